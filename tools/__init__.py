@@ -1,0 +1,1 @@
+"""Things run by hand or by make, never imported by the package."""
