@@ -11,7 +11,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from headrace.wire import kv, subdoc
+from headrace.wire import admin, kv, subdoc
 from headrace.wire.dialect import ALL, Dialect, since
 from headrace.wire.layout import (
     ANY_KEY,
@@ -267,38 +267,40 @@ DOCUMENT_ROWS: Final = (
 )
 
 SESSION_ROWS: Final = (
-    *pair(kv.Quit, kv.QuitReply, Opcode.QUIT, quiet=Opcode.QUITQ),
+    *pair(admin.Quit, admin.QuitReply, Opcode.QUIT, quiet=Opcode.QUITQ),
     *pair(
-        kv.FlushAll,
-        kv.FlushAllReply,
+        admin.FlushAll,
+        admin.FlushAllReply,
         Opcode.FLUSH_ALL,
         (Fields(EXPIRATION), NO_EXTRAS),
         quiet=Opcode.FLUSH_ALLQ,
     ),
-    *pair(kv.KvNoop, kv.KvNoopReply, Opcode.KV_NOOP),
-    *pair(kv.Version, kv.VersionReply, Opcode.VERSION, reply_value=Bytes()),
+    *pair(admin.KvNoop, admin.KvNoopReply, Opcode.KV_NOOP),
+    *pair(admin.Version, admin.VersionReply, Opcode.VERSION, reply_value=Bytes()),
     *pair(
-        kv.Stat,
-        kv.StatReply,
+        admin.Stat,
+        admin.StatReply,
         Opcode.STAT,
         key=ANY_KEY,
         value=Bytes(),
         reply_key=ANY_KEY,
         reply_value=Bytes(),
     ),
-    *pair(kv.Verbosity, kv.VerbosityReply, Opcode.VERBOSITY, (Fields(Field("level", U32)),)),
+    *pair(admin.Verbosity, admin.VerbosityReply, Opcode.VERBOSITY, (Fields(Field("level", U32)),)),
     *pair(
-        kv.Hello,
-        kv.HelloReply,
+        admin.Hello,
+        admin.HelloReply,
         Opcode.HELLO,
         key=ANY_KEY,
         value=FEATURES,
         reply_value=FEATURES,
     ),
-    *pair(kv.SaslListMechs, kv.SaslListMechsReply, Opcode.SASL_LIST_MECHS, reply_value=Bytes()),
     *pair(
-        kv.SaslAuth,
-        kv.SaslAuthReply,
+        admin.SaslListMechs, admin.SaslListMechsReply, Opcode.SASL_LIST_MECHS, reply_value=Bytes()
+    ),
+    *pair(
+        admin.SaslAuth,
+        admin.SaslAuthReply,
         Opcode.SASL_AUTH,
         key=SOME_KEY,
         value=Bytes(),
@@ -306,26 +308,26 @@ SESSION_ROWS: Final = (
         statuses=LOGIN,
     ),
     *pair(
-        kv.SaslStep,
-        kv.SaslStepReply,
+        admin.SaslStep,
+        admin.SaslStepReply,
         Opcode.SASL_STEP,
         key=ANY_KEY,
         value=Bytes(),
         reply_value=Bytes(),
         statuses=LOGIN,
     ),
-    *pair(kv.ListBuckets, kv.ListBucketsReply, Opcode.LIST_BUCKETS, reply_value=Bytes()),
-    *pair(kv.SelectBucket, kv.SelectBucketReply, Opcode.SELECT_BUCKET, key=ANY_KEY),
+    *pair(admin.ListBuckets, admin.ListBucketsReply, Opcode.LIST_BUCKETS, reply_value=Bytes()),
+    *pair(admin.SelectBucket, admin.SelectBucketReply, Opcode.SELECT_BUCKET, key=ANY_KEY),
     *pair(
-        kv.GetErrorMap,
-        kv.GetErrorMapReply,
+        admin.GetErrorMap,
+        admin.GetErrorMapReply,
         Opcode.GET_ERROR_MAP,
         value=Fixed(Fields(Field("version", U16))),
         reply_value=Bytes(),
     ),
     *pair(
-        kv.GetClusterConfig,
-        kv.GetClusterConfigReply,
+        admin.GetClusterConfig,
+        admin.GetClusterConfigReply,
         Opcode.GET_CLUSTER_CONFIG,
         (Fields(Field("known_epoch", U64), Field("known_revision", U64)), NO_EXTRAS),
         (Fields(Field("epoch", U64), Field("revision", U64)), NO_EXTRAS),
@@ -344,7 +346,7 @@ OBSERVED: Final = (
 
 ADMIN_ROWS: Final = (
     row(
-        kv.SetVBucket,
+        admin.SetVBucket,
         Opcode.SET_VBUCKET,
         REQUEST,
         Fields(Field("state", U8, VBucketState)),
@@ -352,42 +354,54 @@ ADMIN_ROWS: Final = (
         dialects=ALL,
     ),
     row(
-        kv.SetVBucket,
+        admin.SetVBucket,
         Opcode.SET_VBUCKET,
         REQUEST,
         Fields(Field("state", U32, VBucketState)),
         speak=frozenset(),
         name="4 bytes, before 6.5",
     ),
-    row(kv.SetVBucketReply, Opcode.SET_VBUCKET, REPLY),
+    row(admin.SetVBucketReply, Opcode.SET_VBUCKET, REPLY),
     *pair(
-        kv.GetVBucket,
-        kv.GetVBucketReply,
+        admin.GetVBucket,
+        admin.GetVBucketReply,
         Opcode.GET_VBUCKET,
         reply_value=Fixed(Fields(Field("state", U32, VBucketState))),
     ),
-    *pair(kv.DelVBucket, kv.DelVBucketReply, Opcode.DEL_VBUCKET, value=Bytes()),
-    *pair(kv.StopPersistence, kv.StopPersistenceReply, Opcode.STOP_PERSISTENCE),
-    *pair(kv.StartPersistence, kv.StartPersistenceReply, Opcode.START_PERSISTENCE),
-    *pair(kv.CreateBucket, kv.CreateBucketReply, Opcode.CREATE_BUCKET, key=SOME_KEY, value=Bytes()),
-    *pair(kv.DeleteBucket, kv.DeleteBucketReply, Opcode.DELETE_BUCKET, key=SOME_KEY, value=Bytes()),
+    *pair(admin.DelVBucket, admin.DelVBucketReply, Opcode.DEL_VBUCKET, value=Bytes()),
+    *pair(admin.StopPersistence, admin.StopPersistenceReply, Opcode.STOP_PERSISTENCE),
+    *pair(admin.StartPersistence, admin.StartPersistenceReply, Opcode.START_PERSISTENCE),
+    *pair(
+        admin.CreateBucket,
+        admin.CreateBucketReply,
+        Opcode.CREATE_BUCKET,
+        key=SOME_KEY,
+        value=Bytes(),
+    ),
+    *pair(
+        admin.DeleteBucket,
+        admin.DeleteBucketReply,
+        Opcode.DELETE_BUCKET,
+        key=SOME_KEY,
+        value=Bytes(),
+    ),
     row(
-        kv.ObserveSeqno,
+        admin.ObserveSeqno,
         Opcode.OBSERVE_SEQNO,
         REQUEST,
         value=Fixed(Fields(Field("vb_uuid", U64))),
     ),
     row(
-        kv.ObserveSeqnoReply,
+        admin.ObserveSeqnoReply,
         Opcode.OBSERVE_SEQNO,
         REPLY,
         value=Fixed(Fields(*OBSERVED, Field("old_vb_uuid", U64), Field("old_high_seqno", U64))),
         name="after a failover",
     ),
-    row(kv.ObserveSeqnoReply, Opcode.OBSERVE_SEQNO, REPLY, value=Fixed(Fields(*OBSERVED))),
+    row(admin.ObserveSeqnoReply, Opcode.OBSERVE_SEQNO, REPLY, value=Fixed(Fields(*OBSERVED))),
     *pair(
-        kv.CompactDb,
-        kv.CompactDbReply,
+        admin.CompactDb,
+        admin.CompactDbReply,
         Opcode.COMPACT_DB,
         (
             Fields(
@@ -401,8 +415,8 @@ ADMIN_ROWS: Final = (
         ),
     ),
     *pair(
-        kv.SeqnoPersistence,
-        kv.SeqnoPersistenceReply,
+        admin.SeqnoPersistence,
+        admin.SeqnoPersistenceReply,
         Opcode.SEQNO_PERSISTENCE,
         (Fields(Field("seqno", U64)),),
     ),
@@ -410,22 +424,22 @@ ADMIN_ROWS: Final = (
 
 COLLECTION_ROWS: Final = (
     *pair(
-        kv.SetCollectionsManifest,
-        kv.SetCollectionsManifestReply,
+        admin.SetCollectionsManifest,
+        admin.SetCollectionsManifestReply,
         Opcode.SET_COLLECTIONS_MANIFEST,
         value=Bytes(),
         dialects=SINCE_5,
     ),
     *pair(
-        kv.GetCollectionsManifest,
-        kv.GetCollectionsManifestReply,
+        admin.GetCollectionsManifest,
+        admin.GetCollectionsManifestReply,
         Opcode.GET_COLLECTIONS_MANIFEST,
         reply_value=Bytes(),
         dialects=SINCE_5,
     ),
     *pair(
-        kv.GetCollectionId,
-        kv.GetCollectionIdReply,
+        admin.GetCollectionId,
+        admin.GetCollectionIdReply,
         Opcode.GET_COLLECTION_ID,
         (NO_EXTRAS,),
         (Fields(Field("manifest_uid", U64), Field("collection_id", U32)),),
@@ -434,8 +448,8 @@ COLLECTION_ROWS: Final = (
         dialects=SINCE_5,
     ),
     *pair(
-        kv.GetScopeId,
-        kv.GetScopeIdReply,
+        admin.GetScopeId,
+        admin.GetScopeIdReply,
         Opcode.GET_SCOPE_ID,
         (NO_EXTRAS,),
         (Fields(Field("manifest_uid", U64), Field("scope_id", U32)),),
