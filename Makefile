@@ -1,0 +1,104 @@
+# The front door. Every target sets up by itself what it needs: a fresh clone, make and Python >= 3.11
+# are enough. `make` alone prints what there is.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+
+VENV := .venv
+RUN := $(VENV)/bin/python
+
+# The name of the stamp holds what the environment was built from, and where: a new lock, a changed
+# pyproject.toml or a moved directory makes a new environment, everything else keeps the old one.
+BUILT_FROM := $(shell { cat requirements.lock pyproject.toml; echo "$(CURDIR)"; } | cksum | cut -d ' ' -f 1)
+READY := $(VENV)/.ready-$(BUILT_FROM)
+
+# Options of single targets.
+ONLY ?=
+QUICK ?=
+SECONDS ?= 60
+SEED ?=
+PYTEST_ARGS ?=
+
+# What the lock is made from. For Spark: add `--extra spark`.
+LOCK_INPUT := --group dev pyproject.toml
+LOCK_OPTIONS := --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
+UV_VERSION := 0.13.7
+
+CAPTURE := tests/captures/02_live_665.pcap
+
+.PHONY: help demo test check interop bench fuzz reference lock clean
+
+help: ## print this list
+	@echo "usage: make <target>"
+	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/^([a-z]+):.*## (.*)/  \1|\2/' | column -t -s '|' 2>/dev/null \
+		|| grep -E '^[a-z]+:.*##' Makefile
+
+demo: $(READY) ## show a captured conversation with a real server, decoded
+	@$(VENV)/bin/headrace decode $(CAPTURE)
+
+test: $(READY) ## run the tests (PYTEST_ARGS="tests/wire -x" to choose)
+	@$(RUN) -m pytest -m "not interop" $(PYTEST_ARGS)
+
+check: $(READY) ## ruff, mypy, and the tests of layers, docs and tidiness
+	@$(RUN) -m ruff check .
+	@$(RUN) -m ruff format --check .
+	@$(RUN) -m mypy
+	@$(RUN) -m pytest -q tests/test_layers.py tests/test_docs.py tests/test_tidy.py tests/test_reference.py
+
+interop: $(READY) ## the tests against foreign tools (tshark is installed where apt can)
+	@.ci/install-tshark
+	@$(RUN) -m pytest -m interop $(PYTEST_ARGS)
+
+bench: $(READY) ## measure (ONLY=prefix chooses, QUICK=1 only proves that it runs)
+	@$(RUN) -m benchmarks --only "$(ONLY)" $(if $(QUICK),--quick)
+
+fuzz: $(READY) ## throw broken bytes at the decoders (SECONDS=60, SEED=n replays one)
+	@$(RUN) -m tests.fuzz --seconds "$(SECONDS)" --only "$(ONLY)" $(if $(SEED),--seed "$(SEED)")
+
+reference: $(READY) ## write the generated part of docs/protocol.md anew
+	@$(RUN) -m tools.reference
+
+lock: build/uv/bin/uv ## make requirements.lock anew (UPGRADE=1 also moves what is pinned)
+	@cp requirements.lock build/requirements.lock 2>/dev/null || true
+	@build/uv/bin/uv pip compile --quiet $(LOCK_OPTIONS) $(if $(UPGRADE),--upgrade) \
+		--output-file build/requirements.lock $(LOCK_INPUT)
+	@{ echo "# What \`make test\` and \`make check\` install, with hashes; made by \`make lock\`:"; \
+	   echo "#   uv pip compile $(LOCK_OPTIONS) $(LOCK_INPUT)"; \
+	   cat build/requirements.lock; } > requirements.lock
+	@echo "requirements.lock: $$(grep -c '==' requirements.lock) pins"
+
+clean: ## remove everything that was built, the environment too
+	@rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@find src tests benchmarks tools -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A shell loop and not a make variable: it runs only when an environment has to be built.
+define find_python
+found=""; \
+for candidate in $(PYTHON) python3.13 python3.12 python3.11 python3 python; do \
+	if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+		found="$$candidate"; break; \
+	fi; \
+done; \
+if [ -z "$$found" ]; then \
+	echo "headrace needs Python 3.11 or newer and found none; install one or say make PYTHON=/path/to/python3." >&2; \
+	exit 1; \
+fi; \
+if ! "$$found" -c 'import ensurepip, venv' 2>/dev/null; then \
+	echo "$$found has no venv module; install it (on Debian and Ubuntu: apt install python3-venv)." >&2; \
+	exit 1; \
+fi
+endef
+
+$(READY):
+	@$(find_python); \
+	echo "setting up $(VENV) with $$("$$found" --version) from requirements.lock"; \
+	"$$found" -m venv --clear $(VENV)
+	@$(RUN) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+build/uv/bin/uv:
+	@$(find_python); "$$found" -m venv --clear build/uv
+	@build/uv/bin/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)

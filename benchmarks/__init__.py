@@ -1,0 +1,1 @@
+"""Measurements of headrace: one file per question, run by `make bench`. See README.md here."""
