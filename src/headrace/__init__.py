@@ -9,8 +9,8 @@ Layers, bytes at the bottom; each may import those before it in its row and noth
     client, node       consumers and the embedded server
     cli                the `headrace` command
 
-Importing this package loads none of them: `from headrace.wire.codec import decode` and the like name
-the layer they take from.
+Importing this package loads none of them: an import names the layer it takes from, as in
+`from headrace.wire.codec import decode`.
 
 Imports: nothing.
 """

@@ -61,6 +61,23 @@ class ConnectionLost(HeadraceError):
     """The link went; resume tokens stay good."""
 
 
+class CannotConnect(ConnectionLost):
+    """No link could be made; the sentence names the cause and what to try."""
+
+
+class RollbackError(HeadraceError):
+    """Rows already handed out are withdrawn, and nobody said what is to be done about it.
+
+    ``rollback`` has the numbers (`headrace.client.changes.Rollback`). Whoever catches this and has
+    withdrawn the rows may go on iterating.
+    """
+
+    def __init__(self, message: str, *, rollback: object) -> None:
+        """Keep the numbers beside the sentence."""
+        super().__init__(message)
+        self.rollback = rollback
+
+
 class CaptureError(HeadraceError):
     """A recorded conversation cannot be read; ``offset`` is a place in the file when known."""
 

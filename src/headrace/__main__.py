@@ -1,0 +1,8 @@
+"""`python -m headrace` is the `headrace` command.
+
+Imports: cli.
+"""
+
+from headrace.cli import main
+
+main()
