@@ -291,6 +291,14 @@ def test_an_out_of_order_snapshot_stands_at_the_highest_seqno_at_its_end() -> No
     assert subject.token == START.advanced(Seqno(9), SnapshotRange(Seqno(9), Seqno(9)))
 
 
+def test_the_place_a_stream_starts_from_is_a_boundary_if_the_token_says_so() -> None:
+    whole = ResumeToken.at_boundary(BranchId(0xA), Seqno(5), LOG)
+    assert [mark.seqno for mark in stream(whole).boundaries] == [5]
+    inside = ResumeToken(BranchId(0xA), Seqno(5), SnapshotRange(Seqno(1), Seqno(10)), log=LOG)
+    assert not stream(inside).boundaries
+    assert not stream(START).boundaries, "0 is always one and need not be kept"
+
+
 def test_a_purge_seqno_comes_with_the_first_item_of_its_snapshot_and_stays() -> None:
     subject = stream()
     subject.receive(marker(1, 2, MarkerFlag.DISK, purge=40))

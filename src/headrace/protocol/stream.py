@@ -168,7 +168,10 @@ class ConsumerStream:
         end_seqno: Seqno = SEQNO_MAX,
         boundaries: Boundaries | None = None,
     ) -> None:
-        """Start after ``token``, which already tells the branch the producer accepted it on."""
+        """Start after ``token``, which already tells the branch the producer accepted it on.
+
+        A token at the end of a snapshot is a boundary its owner holds, and is recorded as one.
+        """
         self.token = token
         self.end_seqno = end_seqno
         self.boundaries = Boundaries() if boundaries is None else boundaries
@@ -178,6 +181,7 @@ class ConsumerStream:
         self._range: SnapshotRange | None = None
         self._flags = MarkerFlag(0)
         self._purge: Seqno | None = None
+        self._record()
 
     @property
     def last_seqno(self) -> Seqno:
@@ -263,6 +267,7 @@ class ConsumerStream:
         return self._record()
 
     def _record(self) -> bool:
+        """Keep the token's place if everything up to it is held; whether it is."""
         if not self.token.is_boundary:
             return False
         log = self.token.log
