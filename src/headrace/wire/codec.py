@@ -18,6 +18,7 @@ from __future__ import annotations
 import struct
 from dataclasses import MISSING
 from dataclasses import fields as dataclass_fields
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from headrace.errors import LocalProtocolError, RemoteProtocolError
@@ -67,6 +68,8 @@ _MAGICS: Final = {
     SERVER_REQUEST: (Magic.SERVER_REQUEST, None),
     SERVER_REPLY: (Magic.SERVER_REPLY, None),
 }
+_HEARD_MAX: Final = 4096
+"""Kinds of frames whose rows are remembered: every opcode of a conversation, with room to spare."""
 _STREAM_ID_BYTE: Final = (FrameInfoId.STREAM_ID << 4) | 2
 
 
@@ -98,9 +101,13 @@ _UNSAID: Final = {
 
 def rows_heard(frame: Frame, dialect: Dialect) -> tuple[Row, ...]:
     """Return the rows that may describe this frame: its opcode, its status, this dialect."""
-    rows = _BY_OPCODE.get((_KINDS[Magic(frame.magic)], frame.opcode), ())
-    status = frame.status
-    reply = frame.is_reply
+    return _rows_heard(frame.magic, frame.opcode, frame.status, dialect)
+
+
+@lru_cache(maxsize=_HEARD_MAX)
+def _rows_heard(magic: int, opcode: int, status: int, dialect: Dialect) -> tuple[Row, ...]:
+    rows = _BY_OPCODE.get((_KINDS[Magic(magic)], opcode), ())
+    reply = Magic(magic).is_reply
     return tuple(
         row for row in rows if dialect in row.hear and (not reply or status in row.statuses)
     )
@@ -168,10 +175,7 @@ def _make(row: Row, frame: Frame, fields: dict[str, object]) -> Message:
     fields["datatype"] = frame.datatype
     if frame.framing:
         fields["frame_infos"] = parse_frame_infos(frame.framing)
-    if frame.is_reply:
-        fields["status"] = frame.vbucket
-    else:
-        fields["vbucket"] = frame.vbucket
+    fields["status" if frame.is_reply else "vbucket"] = frame.vbucket
     for name in _UNSAID[id(row)]:
         fields[name] = None
     return row.message(**fields)  # type: ignore[arg-type]
@@ -344,18 +348,19 @@ def to_frame(message: Message, dialect: Dialect, *, historic: bool = False) -> F
 
 
 def _choose(message: Message, dialect: Dialect, historic: bool) -> Row:
-    rows = _BY_CLASS.get(type(message))
-    name = type(message).__name__
-    if rows is None:
+    kind = type(message)
+    name = kind.__name__
+    if kind not in _BY_CLASS:
         raise LocalProtocolError(f"{name} has no layout")
-    spoken = [row for row in rows if dialect in (row.hear if historic else row.speak)]
-    spoken = [row for row in spoken if _says_fixed(row, message)]
-    if not spoken:
+    spoken, exact = _rows_spoken(kind, dialect, historic)
+    if len(spoken) > 1:
+        spoken = tuple(row for row in spoken if _says_fixed(row, message))
+    if not spoken or not _says_fixed(spoken[0], message):
         raise LocalProtocolError(f"{name} cannot be said in {dialect.value}")
-    optional = _OPTIONAL[type(message)]
-    present = frozenset(field for field in optional if getattr(message, field) is not None)
-    for row in spoken:
-        if present == row.optional_names():
+    optional = _OPTIONAL[kind]
+    present = frozenset([field for field in optional if getattr(message, field) is not None])
+    for row in exact.get(present, ()):
+        if _says_fixed(row, message):
             return row
     for row in spoken:
         unsaid = present - row.optional_names()
@@ -365,6 +370,19 @@ def _choose(message: Message, dialect: Dialect, historic: bool) -> Row:
     raise LocalProtocolError(
         f"{name} with {numbers or 'no field set'} cannot be said in {dialect.value}"
     )
+
+
+@lru_cache(maxsize=_HEARD_MAX)
+def _rows_spoken(
+    kind: type[Message], dialect: Dialect, historic: bool
+) -> tuple[tuple[Row, ...], dict[frozenset[str], tuple[Row, ...]]]:
+    """Return the rows a dialect may send, and the same by the fields they carry."""
+    rows = tuple(row for row in _BY_CLASS[kind] if dialect in (row.hear if historic else row.speak))
+    exact: dict[frozenset[str], tuple[Row, ...]] = {}
+    for row in rows:
+        names = row.optional_names()
+        exact[names] = (*exact.get(names, ()), row)
+    return rows, exact
 
 
 def _says_fixed(row: Row, message: Message) -> bool:

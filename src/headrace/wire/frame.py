@@ -170,46 +170,45 @@ def body_lengths(header: bytes | bytearray | memoryview, at: int = 0) -> tuple[i
     return framing, extras, key, body
 
 
-def _check_lengths(parts: tuple[int, int, int, int], name: str, body_size_max: int) -> None:
+def _lengths_error(
+    parts: tuple[int, int, int, int], name: str, body_size_max: int
+) -> RemoteProtocolError:
     framing, extras, key, body = parts
     if body > body_size_max:
-        raise RemoteProtocolError(
+        return RemoteProtocolError(
             f"{name} with a body of {body} bytes, limit {body_size_max}",
             offset=8,
             status=0x03,
             fatal=True,
         )
-    if framing + extras + key > body:
-        raise RemoteProtocolError(
-            f"{name} with framing extras, extras and key of {framing}+{extras}+{key} bytes "
-            f"in a body of {body}",
-            offset=8,
-            fatal=True,
-        )
+    return RemoteProtocolError(
+        f"{name} with framing extras, extras and key of {framing}+{extras}+{key} bytes "
+        f"in a body of {body}",
+        offset=8,
+        fatal=True,
+    )
 
 
 def cut(data: bytes | bytearray | memoryview, at: int, parts: tuple[int, int, int, int]) -> Frame:
     """Return the frame that stands whole at ``at``, its parts' lengths known to fit."""
     framing, extras, key, body = parts
-    flexible = data[at] in _FLEXIBLE_MAGICS
-    layout = FLEXIBLE if flexible else CLASSIC
-    fields = layout.unpack_from(data, at)
-    datatype, vbucket, _, opaque, cas = fields[-5:]
-    first = at + HEADER_SIZE
-    second = first + framing
-    third = second + extras
-    fourth = third + key
+    # Classic and flexible headers differ in the two bytes of lengths alone, which are known here.
+    magic, opcode, _, _, datatype, vbucket, _, opaque, cas = CLASSIC.unpack_from(data, at)
+    first = HEADER_SIZE + framing
+    second = first + extras
+    third = second + key
+    whole = bytes(data[at : at + HEADER_SIZE + body])
     return Frame(
-        magic=fields[0],
-        opcode=fields[1],
+        magic=magic,
+        opcode=opcode,
         datatype=datatype,
         vbucket=vbucket,
         opaque=opaque,
         cas=cas,
-        framing=bytes(data[first:second]),
-        extras=bytes(data[second:third]),
-        key=bytes(data[third:fourth]),
-        value=bytes(data[fourth : at + HEADER_SIZE + body]),
+        framing=whole[HEADER_SIZE:first],
+        extras=whole[first:second],
+        key=whole[second:third],
+        value=whole[third:],
     )
 
 
@@ -269,15 +268,17 @@ class FrameBuffer:
             return None
         try:
             parts = body_lengths(data, at)
-            _check_lengths(parts, opcode_name(data[at], data[at + 1]), self._body_size_max)
+            if parts[3] > self._body_size_max or parts[0] + parts[1] + parts[2] > parts[3]:
+                raise _lengths_error(
+                    parts, opcode_name(data[at], data[at + 1]), self._body_size_max
+                )
         except RemoteProtocolError as error:
             self._break(error)
             raise
         if available < HEADER_SIZE + parts[3]:
             return None
-        frame = cut(data, at, parts)
         self._at = at + HEADER_SIZE + parts[3]
-        return frame
+        return cut(data, at, parts)
 
     def _magic_error(self, magic: int) -> RemoteProtocolError:
         error = RemoteProtocolError(
@@ -306,7 +307,8 @@ def one_frame(data: bytes, *, tolerant: bool = False) -> Frame:
     actual = len(data) - HEADER_SIZE
     name = opcode_name(data[0], data[1])
     if body == actual or not tolerant:
-        _check_lengths((framing, extras, key, body), name, BODY_SIZE_MAX)
+        if body > BODY_SIZE_MAX or framing + extras + key > body:
+            raise _lengths_error((framing, extras, key, body), name, BODY_SIZE_MAX)
         if body != actual:
             raise RemoteProtocolError(
                 f"{name} says a body of {body} bytes and {actual} follow", offset=8, fatal=True
