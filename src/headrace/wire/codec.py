@@ -19,7 +19,7 @@ import struct
 from dataclasses import MISSING
 from dataclasses import fields as dataclass_fields
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from headrace.errors import LocalProtocolError, RemoteProtocolError
 from headrace.wire.frame import (
@@ -372,11 +372,20 @@ def _choose(message: Message, dialect: Dialect, historic: bool) -> Row:
     )
 
 
-@lru_cache(maxsize=_HEARD_MAX)
-def _rows_spoken(
-    kind: type[Message], dialect: Dialect, historic: bool
-) -> tuple[tuple[Row, ...], dict[frozenset[str], tuple[Row, ...]]]:
+_Spoken: TypeAlias = tuple[tuple[Row, ...], dict[frozenset[str], tuple[Row, ...]]]
+_SPOKEN: Final[dict[tuple[type[Message], Dialect, bool], _Spoken]] = {}
+"""What `_rows_spoken` found: at most every message in every dialect, twice."""
+
+
+def _rows_spoken(kind: type[Message], dialect: Dialect, historic: bool) -> _Spoken:
     """Return the rows a dialect may send, and the same by the fields they carry."""
+    known = _SPOKEN.get((kind, dialect, historic))
+    if known is None:
+        known = _SPOKEN[(kind, dialect, historic)] = _find_rows_spoken(kind, dialect, historic)
+    return known
+
+
+def _find_rows_spoken(kind: type[Message], dialect: Dialect, historic: bool) -> _Spoken:
     rows = tuple(row for row in _BY_CLASS[kind] if dialect in (row.hear if historic else row.speak))
     exact: dict[frozenset[str], tuple[Row, ...]] = {}
     for row in rows:
