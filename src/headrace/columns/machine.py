@@ -1,0 +1,183 @@
+"""Memory as the kernels see it: addresses and 64-bit integers, through LLVM.
+
+A load or store here is one machine instruction, a copy is what the C library does best; numba's own
+arrays would check, convert and index instead, at five to seven times the cost. Everything is a
+signed 64-bit integer, also the bits of an unsigned field: numba turns a mix of signed and unsigned
+into floating point.
+
+Nothing here checks a bound. Whoever calls has checked.
+
+Imports: nothing of ours.
+"""
+# ruff: noqa: ANN001, ANN202 - the callbacks are called by numba alone, with its own objects
+# mypy: disable-error-code="no-untyped-def, misc"
+
+from __future__ import annotations
+
+import sys
+import zlib
+from collections.abc import Callable
+from enum import IntEnum
+from types import CodeType, FunctionType, ModuleType
+from typing import TypeVar, cast
+
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+def compiled(function: Function) -> Function:
+    """Compile when first called; part of the code that calls it."""
+    return cast("Function", njit(nogil=True, error_model="numpy")(function))
+
+
+def inlined(function: Function) -> Function:
+    """Compile into the place of every call."""
+    return cast("Function", njit(nogil=True, error_model="numpy", forceinline=True)(function))
+
+
+def kept(function: Function, signature: str, *modules: ModuleType) -> Function:
+    """Compile now, or load what an earlier process compiled.
+
+    The code is kept beside the function's file, else in NUMBA_CACHE_DIR or numba's directory of the
+    user; where none of these can be written it is compiled anew in every process. numba looks at
+    the age of the function's own file alone to tell whether the code is still good, so the name
+    under which it is kept ends in a checksum of all that is in it: what stands in the function's
+    own module and in ``modules``, as this process has loaded it.
+    """
+    own = sys.modules[function.__module__]
+    contents = [
+        (name, _described(value))
+        for module in (own, *modules)
+        for name, value in vars(module).items()
+        if not name.startswith("__")
+    ]
+    checksum = zlib.crc32(repr(contents).encode())
+    function.__qualname__ = f"{function.__qualname__}_{checksum:08x}"
+    options = {"nogil": True, "error_model": "numpy"}
+    try:
+        return cast("Function", njit(signature, cache=True, **options)(function))
+    except RuntimeError as error:
+        if "no locator available" not in str(error):
+            raise
+        return cast("Function", njit(signature, **options)(function))
+
+
+def _described(thing: object) -> object:
+    """Return what numba would compile of a thing, in a form that is the same in every process."""
+    if isinstance(thing, type) and issubclass(thing, IntEnum):
+        return [(member.name, member.value) for member in thing]
+    if isinstance(thing, tuple | list):
+        return [_described(one) for one in thing]
+    if isinstance(thing, dict):
+        return sorted((repr(name), repr(_described(value))) for name, value in thing.items())
+    if isinstance(thing, CodeType):
+        return (thing.co_code, thing.co_names, _described(thing.co_consts))
+    # What a compiled function and an intrinsic were made from.
+    made_from = getattr(thing, "py_func", getattr(thing, "_defn", thing))
+    if isinstance(made_from, FunctionType):
+        cells = [_described(cell.cell_contents) for cell in made_from.__closure__ or ()]
+        return (_described(made_from.__code__), cells)
+    return thing if isinstance(thing, int | str | bytes) else None
+
+
+def _load(bits: int, *, big_endian: bool) -> Callable[[int], int]:
+    """Return a function that reads an unsigned number at an address."""
+
+    @intrinsic
+    def load(_typing, _address):
+        def codegen(_context, builder, _signature, arguments):
+            number = ir.IntType(bits)
+            pointer = builder.inttoptr(arguments[0], number.as_pointer())
+            value = builder.load(pointer, align=1)
+            if big_endian:
+                value = builder.bswap(value)
+            return value if bits == 64 else builder.zext(value, ir.IntType(64))
+
+        return types.int64(types.int64), codegen
+
+    return cast("Callable[[int], int]", load)
+
+
+def _store(bits: int) -> Callable[[int, int], None]:
+    """Return a function that writes the low bits of a number at an address."""
+
+    @intrinsic
+    def store(_typing, _address, _number):
+        def codegen(context, builder, _signature, arguments):
+            number = ir.IntType(bits)
+            pointer = builder.inttoptr(arguments[0], number.as_pointer())
+            value = arguments[1] if bits == 64 else builder.trunc(arguments[1], number)
+            builder.store(value, pointer, align=1)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64), codegen
+
+    return cast("Callable[[int, int], None]", store)
+
+
+def _move(size: int) -> Callable[[int, int], None]:
+    """Return a function that copies ``size`` bytes as one vector."""
+
+    @intrinsic
+    def move(_typing, _target, _source):
+        def codegen(context, builder, _signature, arguments):
+            vector = ir.VectorType(ir.IntType(8), size).as_pointer()
+            value = builder.load(builder.inttoptr(arguments[1], vector), align=1)
+            builder.store(value, builder.inttoptr(arguments[0], vector), align=1)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64), codegen
+
+    return cast("Callable[[int, int], None]", move)
+
+
+@intrinsic
+def _copy_intrinsic(_typing, _target, _source, _size):
+    def codegen(context, builder, _signature, arguments):
+        byte = ir.IntType(8).as_pointer()
+        target, source = (builder.inttoptr(address, byte) for address in arguments[:2])
+        cgutils.raw_memcpy(builder, target, source, arguments[2], 1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic
+def _zero_intrinsic(_typing, _target, _size):
+    def codegen(context, builder, _signature, arguments):
+        target = builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
+        cgutils.memset(builder, target, arguments[1], 0)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen
+
+
+@intrinsic
+def _prefetch_intrinsic(_typing, _address):
+    def codegen(context, builder, _signature, arguments):
+        byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
+        fetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        hints = [ir.Constant(word, number) for number in (0, 3, 1)]  # to read, keep, data
+        builder.call(fetch, [builder.inttoptr(arguments[0], byte), *hints])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
+
+
+prefetch = cast("Callable[[int], None]", _prefetch_intrinsic)
+copy = cast("Callable[[int, int, int], None]", _copy_intrinsic)
+zero = cast("Callable[[int, int], None]", _zero_intrinsic)
+wire8 = _load(8, big_endian=False)
+wire16 = _load(16, big_endian=True)
+wire32 = _load(32, big_endian=True)
+wire64 = _load(64, big_endian=True)
+host16 = _load(16, big_endian=False)
+host32 = _load(32, big_endian=False)
+host64 = _load(64, big_endian=False)
+store8, store16, store32, store64 = _store(8), _store(16), _store(32), _store(64)
+move32, move64 = _move(32), _move(64)

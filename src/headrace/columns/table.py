@@ -1,0 +1,114 @@
+"""What the kernel and Python share besides the block: the context of a scan, and the streams.
+
+The context is a line of 64-bit numbers at a fixed address: Python writes what to scan and where to
+put it, the kernel writes how far it came. A stream is a line of `STREAM_NUMBERS` numbers that lives
+as long as the scanner: the snapshot in force, what its marker told, the last seqno, the bytes
+counted. Streams without a stream id stand at the number of their vbucket; streams with one stand in
+a hash table (open addressing, a line's ``NAME`` is 0 when it is free).
+
+Imports: nothing of ours.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+VBUCKETS: Final = 1 << 16
+STREAM_NUMBERS: Final = 16
+
+
+class Context(IntEnum):
+    """Numbers of the context."""
+
+    # What to scan, by which rules.
+    SOURCE = 0
+    SOURCE_SIZE = 1
+    FORMS = 2
+    INDEX = 3
+    COMMON = 4
+    COLLECTIONS = 5
+    UNCOUNTED_FRAMING = 6
+    MARKERS = 7
+    BODY_SIZE_MAX = 8
+    ROWS_LIMIT = 9
+    OTHERS_LIMIT = 10
+    # Where to put it.
+    BLOCK = 11
+    KEYS = 12
+    VALUES = 13
+    STREAMS = 14
+    NAMED = 15
+    NAMED_CAPACITY = 16
+    NAMED_MAX = 17
+    NAMED_COUNT = 18
+    # How far it came.
+    CONSUMED = 19
+    ROWS = 20
+    OTHERS = 21
+    KEY_SIZE = 22
+    VALUE_SIZE = 23
+    COUNTED = 24
+    SEEN_ANY = 25
+    SEEN_ALL = 26
+    FIRST_NULLS = 27
+
+
+class Stop(IntEnum):
+    """Why a scan ended."""
+
+    DRAINED = 0
+    """No whole frame is left."""
+    FULL = 1
+    """The batch is full; whole frames may be left."""
+    GROW = 2
+    """The table of named streams must grow before the next frame is taken."""
+    MAGIC = 3
+    BODY = 4
+    LENGTHS = 5
+    """The last three: a header that nothing behind can be found after."""
+
+
+class Reason(IntEnum):
+    """Why a frame is handed back."""
+
+    OTHER = 0
+    """It makes no row: a reply, a request of the connection, the end of a stream."""
+    MALFORMED = 1
+    """It should make a row or a snapshot, but no layout fits: `decode` says what is wrong."""
+    PREFIX = 2
+    """Its key does not start with a collection id."""
+    MARKER = 3
+    """A marker, already in force: it wants an answer, or the owner asked for every marker."""
+    STREAMS = 4
+    """It belongs to a stream id beyond the limit of streams."""
+
+
+class Stream(IntEnum):
+    """Numbers of a stream; the first eight are one cache line, touched for every row."""
+
+    START = 0
+    END = 1
+    FLAGS = 2
+    PRESENCE = 3
+    SEQNO = 4
+    COUNTED = 5
+    NAME = 6
+    MAX_VISIBLE = 8
+    HIGH_COMPLETED = 9
+    PURGE = 10
+    HIGH_PREPARED = 11
+    TIMESTAMP = 12
+    KNOWN = 13
+    """Bits of the five before it that the last marker told, lowest for MAX_VISIBLE."""
+
+
+def stream_name(vbucket: int, stream_id: int) -> int:
+    """Return the name of a stream with a stream id; never 0."""
+    return (1 << 32) | (vbucket << 16) | stream_id
+
+
+def named_place(name: int, capacity: int) -> int:
+    """Return where a named stream belongs in a table of ``capacity`` lines."""
+    # Fibonacci hashing: the high bits of the product depend on every bit of the name.
+    return ((((name & 0xFFFF_FFFF) * 2_654_435_769) & 0xFFFF_FFFF) * capacity) >> 32

@@ -1,0 +1,136 @@
+"""Memory through LLVM: every width, both orders, and code that is kept."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from headrace.columns import machine
+from headrace.columns.machine import compiled
+
+SOURCE: Final = Path(machine.__file__).parents[2]
+
+
+@compiled
+def read_all(at: int) -> tuple[int, ...]:
+    return (
+        machine.wire8(at),
+        machine.wire16(at),
+        machine.wire32(at),
+        machine.wire64(at),
+        machine.host16(at),
+        machine.host32(at),
+        machine.host64(at),
+    )
+
+
+@compiled
+def write_all(at: int, number: int) -> None:
+    machine.store8(at, number)
+    machine.store16(at + 8, number)
+    machine.store32(at + 16, number)
+    machine.store64(at + 24, number)
+
+
+@compiled
+def move_all(target: int, source: int) -> None:
+    machine.move32(target, source)
+    machine.move64(target + 64, source)
+    machine.copy(target + 128, source, 5)
+    machine.zero(target + 136, 3)
+    machine.prefetch(source)
+
+
+def memory(data: bytes) -> tuple[np.ndarray[tuple[int], np.dtype[np.uint8]], int]:
+    # One byte off, so that nothing is aligned.
+    held = np.frombuffer(b"\0" + data, dtype=np.uint8).copy()
+    return held, int(held.ctypes.data) + 1
+
+
+def test_numbers_are_read_in_the_order_they_are_said_to_have() -> None:
+    data = bytes([0xF1, 2, 3, 4, 5, 6, 7, 0xF8])
+    _held, at = memory(data)
+    found = read_all(at)
+    big = [int.from_bytes(data[:size], "big") for size in (1, 2, 4)]
+    assert found[:3] == (*big,)
+    assert found[3] == int.from_bytes(data, "big", signed=True)
+    host = [int.from_bytes(data[:size], sys.byteorder) for size in (2, 4)]
+    assert found[4:6] == (*host,)
+    assert found[6] == int.from_bytes(data, sys.byteorder, signed=True)
+
+
+def test_a_store_writes_its_width_and_no_more() -> None:
+    held, at = memory(b"\xee" * 32)
+    write_all(at, -2)
+    written = held[1:].tobytes()
+    low = (-2 & 0xFFFF_FFFF_FFFF_FFFF).to_bytes(8, sys.byteorder)
+    for place, size in ((0, 1), (8, 2), (16, 4), (24, 8)):
+        expected = low[:size] if sys.byteorder == "little" else low[8 - size :]
+        assert written[place : place + 8] == expected + b"\xee" * (8 - size)
+
+
+def test_copies_copy_what_they_say() -> None:
+    source = bytes(range(64))
+    _kept, source_at = memory(source)
+    held, at = memory(b"\xee" * 160)
+    move_all(at, source_at)
+    written = held[1:].tobytes()
+    assert written[:64] == source[:32] + b"\xee" * 32
+    assert written[64:128] == source
+    assert written[128:144] == source[:5] + b"\xee" * 3 + b"\0" * 3 + b"\xee" * 5
+
+
+KEEPING: Final = """
+import sys
+sys.path.insert(0, {source!r})
+from headrace.columns import machine
+from headrace.columns.machine import compiled, kept
+FACTOR = {factor}
+@compiled
+def times(number):
+    return {inside}
+def scale(number):
+    return times(number)
+double = kept(scale, "int64(int64)", machine)
+assert double(21) == {expected}
+stats = getattr(double, "stats", None)
+print("hits" if stats and sum(stats.cache_hits.values()) else "compiled")
+"""
+
+
+def run_keeping(place: Path, cache: str, factor: int, inside: str = "FACTOR * number") -> str:
+    script = place / "keeping.py"
+    age = script.stat() if script.exists() else None
+    expected = eval(inside, {"FACTOR": factor, "number": 21})  # noqa: S307 - our own words
+    text = KEEPING.format(source=str(SOURCE), factor=factor, inside=inside, expected=expected)
+    script.write_text(text, encoding="utf-8")
+    if age is not None:
+        # As old as before: what numba itself looks at shall not tell.
+        os.utime(script, ns=(age.st_atime_ns, age.st_mtime_ns))
+    environment = {**os.environ, "NUMBA_CACHE_DIR": cache}
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=60, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_code_is_kept_for_the_next_process_until_something_in_it_changes(tmp_path: Path) -> None:
+    cache = str(tmp_path / "cache")
+    assert run_keeping(tmp_path, cache, 2) == "compiled"
+    assert run_keeping(tmp_path, cache, 2) == "hits"
+    assert run_keeping(tmp_path, cache, 3) == "compiled", "a constant changed"
+    assert run_keeping(tmp_path, cache, 3, "FACTOR + number") == "compiled", "a function changed"
+    assert run_keeping(tmp_path, cache, 3, "FACTOR + number") == "hits"
+
+
+def test_where_nothing_can_be_kept_code_is_compiled_each_time(tmp_path: Path) -> None:
+    """A cache directory that cannot be made is what a read-only install looks like to numba."""
+    blocked = tmp_path / "file"
+    blocked.write_bytes(b"")
+    assert run_keeping(tmp_path, str(blocked / "cache"), 2) == "compiled"
