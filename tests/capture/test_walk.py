@@ -12,7 +12,14 @@ from headrace.errors import CaptureError, RemoteProtocolError
 from headrace.wire.codec import encode
 from headrace.wire.dialect import Dialect
 from headrace.wire.frame import BODY_SIZE_MAX, Frame
-from headrace.wire.messages import Mutation, Noop, SnapshotMarker, StreamEnd
+from headrace.wire.messages import (
+    FailoverEntry,
+    GetFailoverLogReply,
+    Mutation,
+    Noop,
+    SnapshotMarker,
+    StreamEnd,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -307,6 +314,31 @@ def test_on_a_connection_the_header_is_the_truth_for_a_tolerant_reader_too() -> 
     drawn = MARKER[:8] + bytes(4) + MARKER[12:]
     items = walked(pieces_of(drawn + ONE + TWO), strict=False)
     assert told(items) == ["!", "MUTATION", "MUTATION"]
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_broken_frame_in_a_block_costs_neither_its_neighbours_nor_their_place(
+    strict: bool,
+) -> None:
+    items = walked(block(ONE + b"\x41" + TWO[1:] + END + ONE), strict=strict)
+    assert told(items) == ["MUTATION", "!", "STREAM_END", "MUTATION"]
+    assert items[1].data == b"\x41" + TWO[1:]
+    assert "magic 41" in str(items[1].error)
+
+
+def test_a_frame_that_makes_sense_by_itself_is_cut_before_rubbish() -> None:
+    items = walked(block(ONE + b"rubbish"), strict=False)
+    assert told(items) == ["MUTATION", "!"]
+    assert (items[0].data, items[1].data) == (ONE, b"rubbish")
+
+
+def test_a_reply_drawn_with_an_empty_body_keeps_the_bytes_that_follow() -> None:
+    """Seed 002 draws a failover log behind a header that says that there is none."""
+    log = encode(GetFailoverLogReply(failover_log=(FailoverEntry(1, 2),)), Dialect.DCP_7)
+    drawn = log[:8] + bytes(4) + log[12:]
+    (item,) = walked(block(drawn), strict=False)
+    assert isinstance(item.message, GetFailoverLogReply)
+    assert item.message.failover_log == (FailoverEntry(1, 2),)
 
 
 @pytest.mark.parametrize("size", [1, 10, 23])

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.capture.conversation import Connection, Direction, Piece, RoleEvidence
 from headrace.capture.guess import MAGICS, likely_direction, plausible_header
 from headrace.errors import CaptureError, HeadraceError, RemoteProtocolError
-from headrace.wire.codec import decode
+from headrace.wire.codec import decode, row_of
 from headrace.wire.frame import (
     BODY_SIZE_MAX,
     HEADER_SIZE,
@@ -135,27 +135,58 @@ def _whole(piece: Piece, dialect: Dialect, strict: bool) -> Iterator[Item]:
     at = 0
     while at < len(piece.data):
         rest = piece.data[at:]
-        size = len(rest)
-        if plausible_header(rest):
-            claimed = HEADER_SIZE + body_lengths(rest)[3]
-            # A second frame in the same block must look like one: else the claim is the mistake.
-            if claimed < size and plausible_header(rest, claimed):
-                size = claimed
+        data = rest[: _extent(rest, dialect)]
         place = Item(
             piece.connection,
             piece.direction,
             piece.offset + at,
             piece.timestamp_ns,
-            rest[:size],
+            data,
             line=piece.line,
         )
         try:
-            frame = one_frame(rest[:size], tolerant=not strict)
+            frame = one_frame(data, tolerant=not strict)
         except RemoteProtocolError as error:
             yield replace(place, error=error, error_at=error.offset or 0)
         else:
             yield _understood(place, frame, dialect, strict)
-        at += size
+        at += len(data)
+
+
+def _extent(data: bytes, dialect: Dialect) -> int:
+    """How many bytes the first message of ``data`` has, where only the end of all is sure.
+
+    The header is believed when it makes sense: a layout fits what it claims, or a header follows.
+    Else it contradicts itself, and the message goes on to the next header or to the end.
+    """
+    if plausible_header(data):
+        parts = body_lengths(data)
+        claimed = HEADER_SIZE + parts[3]
+        if claimed == len(data) or (claimed < len(data) and plausible_header(data, claimed)):
+            return claimed
+        if claimed < len(data) and row_of(cut(data, 0, parts), dialect) is not None:
+            return claimed
+    at, found = _next_header(data, 1, ended=True)
+    return at if found else len(data)
+
+
+def _next_header(data: bytes | bytearray, at: int, *, ended: bool) -> tuple[int, bool]:
+    """The next place of a header with a plausible successor, and whether it is one already.
+
+    Until the bytes have ended, the place is where to go on looking when more of them come.
+    """
+    while True:
+        match = _ANY_MAGIC.search(data, at)
+        at = match.start() if match else len(data)
+        if len(data) - at < HEADER_SIZE:
+            return at, False
+        if plausible_header(data, at):
+            behind = at + HEADER_SIZE + body_lengths(data, at)[3]
+            if behind == len(data) or _continues(data, behind):
+                return at, True
+            if behind > len(data) and not ended and len(data) - at < SEARCH_WINDOW:
+                return at, False
+        at += 1
 
 
 def _understood(place: Item, frame: Frame, dialect: Dialect, strict: bool) -> Item:
@@ -270,21 +301,9 @@ class _Lane:
 
     def _search(self, ended: bool) -> bool:
         """Go to the next header with a plausible successor; False when more bytes are needed."""
-        data = self._data
-        start = at = self._at
-        found = False
-        while not found:
-            match = _ANY_MAGIC.search(data, at)
-            at = match.start() if match else len(data)
-            if len(data) - at < HEADER_SIZE:
-                break
-            if plausible_header(data, at):
-                behind = at + HEADER_SIZE + body_lengths(data, at)[3]
-                found = behind == len(data) or _continues(data, behind)
-                if behind > len(data) and not ended and len(data) - at < SEARCH_WINDOW:
-                    break
-            at += not found
-        self._at = at if found or not ended else len(data)
+        start = self._at
+        at, found = _next_header(self._data, start, ended=ended)
+        self._at = at if found or not ended else len(self._data)
         if self._late:
             self._account.bytes_before_first_frame[self._connection] += self._at - start
         return found
@@ -350,7 +369,7 @@ class _Lane:
         )
 
 
-def _continues(data: bytearray, at: int) -> bool:
+def _continues(data: bytes | bytearray, at: int) -> bool:
     """True when what stands at ``at`` can be the beginning of another frame."""
     if len(data) - at >= HEADER_SIZE:
         return plausible_header(data, at)

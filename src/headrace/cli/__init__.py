@@ -1,0 +1,68 @@
+"""cli: the `headrace` command, one file per subcommand.
+
+A command is loaded when it is called: `headrace --help` reads only the table below. A mistake of
+the user or of the input is one sentence on standard error and exit code 1 (2 when the command line
+itself is wrong); a reader that goes away (`| head`) ends the command quietly.
+
+Imports: errors; the commands import every layer they need.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Final
+
+import click
+
+from headrace import __version__
+from headrace.errors import HeadraceError
+
+COMMANDS: Final[dict[str, str]] = {
+    "decode": "Show the frames of a capture, a hex dump or a file.",
+}
+"""Name -> what it does; the command `a-b` is `command` in headrace/cli/a_b.py."""
+
+
+class Failure(click.ClickException):
+    """A HeadraceError on its way to the terminal: one sentence, exit code 1."""
+
+    exit_code = 1
+
+    def show(self, file: object = None) -> None:  # noqa: ARG002 - the sentence always goes to stderr
+        """Say it on standard error."""
+        click.echo(f"headrace: {self.format_message()}", err=True)
+
+
+class Commands(click.Group):
+    """The commands of the table, loaded on demand."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Return every name, loading none."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Load one command, or return None for a name nobody has."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f"headrace.cli.{cmd_name.replace('-', '_')}")
+        command = module.command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write the table without loading what it names."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run a command; what headrace can say went wrong becomes its sentence."""
+        try:
+            return super().invoke(ctx)
+        except HeadraceError as error:
+            raise Failure(str(error)) from error
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="headrace")
+def main() -> None:
+    """Read, follow and serve change streams: Couchbase's DCP, and the UPR it grew from."""
