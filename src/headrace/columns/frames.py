@@ -478,13 +478,15 @@ def take_frame(context: int, at: int, end: int) -> int:
         _refused(context, at, size, Reason.OTHER)
         return size
     if (
-        get(context, Context.UNCOUNTED_FRAMING) == 1
-        and magic == Magic.ALT_REQUEST
+        magic == Magic.ALT_REQUEST
         and framing == 0
         and value >= 3
         and wire8(at + HEADER) == UNCOUNTED_FRAMING
     ):
         # A released server forgets to count the stream id in the header of a live deletion.
+        if get(context, Context.UNCOUNTED_FRAMING) == 0:
+            _refused(context, at, size, Reason.MALFORMED)
+            return size
         framing, value = 3, value - 3
     stop = _sound_frame(context, at, size, framing, extras, key, value)
     return -stop if stop != 0 else size

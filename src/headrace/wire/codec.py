@@ -132,8 +132,15 @@ def decode(frame: Frame, dialect: Dialect, *, strict: bool = True) -> Message:
         if message is None:
             raise _misfit(frame, rows, dialect)
         return message
-    if not strict:
-        frame = _uncounted_framing(frame) or frame
+    if frame.magic == Magic.ALT_REQUEST and not frame.framing:
+        shifted = _uncounted_framing(frame)
+        if shifted is not None and strict:
+            raise RemoteProtocolError(
+                f"{frame.name} with a stream id in its body and 0 bytes of framing extras in its "
+                "header; allowed: 3",
+                offset=2,
+            )
+        frame = shifted or frame
     return _read(frame, row, strict)
 
 
@@ -280,14 +287,15 @@ def _recut(frame: Frame, body: bytes, extras_size: int) -> Frame:
 
 def _uncounted_framing(frame: Frame) -> Frame | None:
     """Undo a real server's slip: a stream-id frame info in the body that the header forgot."""
-    body = frame.extras + frame.key + frame.value
     if (
         frame.magic != Magic.ALT_REQUEST
         or frame.framing
         or len(frame.value) < 3
         or frame.opcode not in _STREAM_OPCODES
-        or body[0] != _STREAM_ID_BYTE
     ):
+        return None
+    body = frame.extras + frame.key + frame.value
+    if body[0] != _STREAM_ID_BYTE:
         return None
     framing, rest = body[:3], body[3:]
     first, second = len(frame.extras), len(frame.extras) + len(frame.key)
