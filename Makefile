@@ -21,8 +21,12 @@ SECONDS ?= 60
 SEED ?=
 PYTEST_ARGS ?=
 
-# What the lock is made from. For Spark: add `--extra spark`.
-LOCK_INPUT := --group dev pyproject.toml
+# What the locks are made from. Spark has one of its own, which holds all of the other: it is installed
+# on top, into the same environment, by the targets that need it.
+LOCK_INPUT := --group dev --extra tls pyproject.toml
+SPARK_LOCK_INPUT := --group dev --group spark-test --extra tls --extra spark --constraint requirements.lock \
+	pyproject.toml
+SPARK_READY := $(VENV)/.ready-spark-$(shell { cat requirements-spark.lock pyproject.toml; echo "$(CURDIR)"; } | cksum | cut -d ' ' -f 1)
 LOCK_OPTIONS := --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
 UV_VERSION := 0.13.7
 
@@ -61,13 +65,17 @@ reference: $(READY) ## write the generated part of docs/protocol.md anew
 	@$(RUN) -m tools.reference
 
 lock: build/uv/bin/uv ## make requirements.lock anew (UPGRADE=1 also moves what is pinned)
-	@cp requirements.lock build/requirements.lock 2>/dev/null || true
-	@build/uv/bin/uv pip compile --quiet $(LOCK_OPTIONS) $(if $(UPGRADE),--upgrade) \
-		--output-file build/requirements.lock $(LOCK_INPUT)
-	@{ echo "# What \`make test\` and \`make check\` install, with hashes; made by \`make lock\`:"; \
-	   echo "#   uv pip compile $(LOCK_OPTIONS) $(LOCK_INPUT)"; \
-	   cat build/requirements.lock; } > requirements.lock
-	@echo "requirements.lock: $$(grep -c '==' requirements.lock) pins"
+	@$(call compile_lock,requirements.lock,$(LOCK_INPUT))
+	@$(call compile_lock,requirements-spark.lock,$(SPARK_LOCK_INPUT))
+
+define compile_lock
+cp $(1) build/$(1) 2>/dev/null || true; \
+build/uv/bin/uv pip compile --quiet $(LOCK_OPTIONS) $(if $(UPGRADE),--upgrade) --output-file build/$(1) $(2); \
+{ echo "# What make installs, with hashes; made by \`make lock\`:"; \
+  echo "#   uv pip compile $(LOCK_OPTIONS) $(strip $(2))"; \
+  cat build/$(1); } > $(1); \
+echo "$(1): $$(grep -c '==' $(1)) pins"
+endef
 
 clean: ## remove everything that was built, the environment too
 	@rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache .hypothesis
@@ -97,6 +105,11 @@ $(READY):
 	"$$found" -m venv --clear $(VENV)
 	@$(RUN) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	@$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(SPARK_READY): $(READY)
+	@echo "adding Spark to $(VENV) from requirements-spark.lock: half a gigabyte, once"
+	@$(RUN) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-spark.lock
 	@touch $@
 
 build/uv/bin/uv:

@@ -7,24 +7,33 @@ import tomllib
 from pathlib import Path
 from typing import Final
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PIN: Final = re.compile(r"^(?P<name>[a-z0-9][a-z0-9._-]*)==(?P<version>[^ ]+)", re.MULTILINE)
-LOCKED_GROUPS: Final = ("dev",)
+# Lock -> the dependency groups and extras it answers, besides the dependencies themselves.
+LOCKS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    "requirements.lock": (("dev",), ("tls",)),
+    "requirements-spark.lock": (("dev", "spark-test"), ("tls", "spark")),
+}
 
 
-def wanted(project: str) -> list[Requirement]:
-    """Return the requirements the lock has to answer."""
+def wanted(project: str, groups: tuple[str, ...], extras: tuple[str, ...]) -> list[Requirement]:
+    """Return the requirements a lock has to answer."""
     table = tomllib.loads(project)
     texts = list(table["project"]["dependencies"])
-    for group in LOCKED_GROUPS:
+    for group in groups:
         texts += table["dependency-groups"][group]
+    for extra in extras:
+        texts += table["project"]["optional-dependencies"][extra]
     return [Requirement(text) for text in texts]
 
 
-def lock_problems(project: str, lock: str) -> list[str]:
+def lock_problems(
+    project: str, lock: str, groups: tuple[str, ...] = ("dev",), extras: tuple[str, ...] = ()
+) -> list[str]:
     """Return one sentence per requirement without a fitting pin, pin without hash, or address."""
     problems = []
     pins: dict[str, list[str]] = {}
@@ -35,7 +44,7 @@ def lock_problems(project: str, lock: str) -> list[str]:
         pins.setdefault(canonicalize_name(pin["name"]), []).append(pin["version"])
         if "--hash=sha256:" not in block:
             problems.append(f"{pin['name']} has no hash")
-    for requirement in wanted(project):
+    for requirement in wanted(project, groups, extras):
         versions = pins.get(canonicalize_name(requirement.name), [])
         if not versions:
             problems.append(f"{requirement.name} is not locked")
@@ -49,10 +58,17 @@ def lock_problems(project: str, lock: str) -> list[str]:
     return problems
 
 
-def test_the_lock_answers_the_project() -> None:
+@pytest.mark.parametrize("name", LOCKS)
+def test_a_lock_answers_the_project(name: str) -> None:
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
-    assert lock_problems(project, lock) == []
+    lock = (ROOT / name).read_text(encoding="utf-8")
+    assert lock_problems(project, lock, *LOCKS[name]) == []
+
+
+def test_both_locks_pin_the_same() -> None:
+    """The second is installed on top of the first."""
+    plain, spark = (set(PIN.findall((ROOT / name).read_text(encoding="utf-8"))) for name in LOCKS)
+    assert plain <= spark
 
 
 def test_planted_holes_in_the_lock_are_found() -> None:
