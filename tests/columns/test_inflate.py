@@ -63,6 +63,7 @@ def test_a_batch_without_snappy_is_left_alone() -> None:
         b"\x01\xf0\x00a",
         b"\x05\x10abc",
         b"\x04\x00a\x01\x00",
+        b"\x05\x00a\x01\x00",
         b"\x05\x00a\x01\x02",
         b"\x04\x00a\x0d\x01",
         b"\x04\x00a\x03\x01\x00\x00",

@@ -44,6 +44,7 @@ def move_all(target: int, source: int) -> None:
     machine.copy(target + 128, source, 5)
     machine.zero(target + 136, 3)
     machine.prefetch(source)
+    machine.prefetch_to_write(0)
 
 
 def memory(data: bytes) -> tuple[np.ndarray[tuple[int], np.dtype[np.uint8]], int]:

@@ -193,11 +193,14 @@ class _Lease:
 
 
 class BlockPool:
-    """Blocks lent to batches and taken back when the batches are gone; safe from any thread."""
+    """Blocks lent to batches and taken back when the batches are gone; safe from any thread.
+
+    Without a lock: a block may come back in the middle of anything, and every step here is one
+    operation on a list or a dict. Two threads at once can keep one block too many, no worse.
+    """
 
     def __init__(self, *, size_max: int = POOL_SIZE_MAX) -> None:
         self._free: dict[int, list[Block]] = {}
-        self._size = 0
         self._size_max = size_max
 
     def lend(self, input_size: int) -> Block:
@@ -206,17 +209,14 @@ class BlockPool:
         while payload < input_size:
             payload *= 2
         try:
-            block = self._free[payload].pop()
+            return self._free[payload].pop()
         except (KeyError, IndexError):
             return Block(payload)
-        self._size -= block.memory.size
-        return block
 
     def give_back(self, block: Block) -> None:
         """Take a block that nothing points into any more."""
-        size = block.memory.size
-        if self._size + size <= self._size_max:
-            self._size += size
+        held = sum(block_size(size) * len(blocks) for size, blocks in list(self._free.items()))
+        if held + block.memory.size <= self._size_max:
             self._free.setdefault(block.payload, []).append(block)
 
     def batch(self, block: Block) -> pa.RecordBatch:

@@ -161,9 +161,7 @@ def _inflate(
 
 measure: Final = kept(_measure, "int64(int64, int64, int64, int64, int64)", machine)
 """Return the room that `inflate` needs: (offsets, values, datatypes: addresses; rows, size_max)."""
-inflate: Final = kept(
-    _inflate, "int64(int64, int64, int64, int64, int64, int64, int64)", machine
-)
+inflate: Final = kept(_inflate, "int64(int64, int64, int64, int64, int64, int64, int64)", machine)
 """Inflate into ``target``, rewrite offsets and datatypes in place, list the rows that failed.
 
 Returns how many did: (offsets, values, datatypes: addresses; rows, size_max; target, failures:

@@ -156,20 +156,26 @@ def _zero_intrinsic(_typing, _target, _size):
     return types.void(types.int64, types.int64), codegen
 
 
-@intrinsic
-def _prefetch_intrinsic(_typing, _address):
-    def codegen(context, builder, _signature, arguments):
-        byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
-        fetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        hints = [ir.Constant(word, number) for number in (0, 3, 1)]  # to read, keep, data
-        builder.call(fetch, [builder.inttoptr(arguments[0], byte), *hints])
-        return context.get_dummy_value()
+def _prefetch(*, to_write: bool) -> Callable[[int], None]:
+    """Return a function that asks for a cache line; any address will do, also one of nothing."""
 
-    return types.void(types.int64), codegen
+    @intrinsic
+    def prefetch(_typing, _address):
+        def codegen(context, builder, _signature, arguments):
+            byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+            kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
+            fetch = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
+            # Read or write, keep as long as possible, data.
+            hints = [ir.Constant(word, number) for number in (int(to_write), 3, 1)]
+            builder.call(fetch, [builder.inttoptr(arguments[0], byte), *hints])
+            return context.get_dummy_value()
+
+        return types.void(types.int64), codegen
+
+    return cast("Callable[[int], None]", prefetch)
 
 
-prefetch = cast("Callable[[int], None]", _prefetch_intrinsic)
+prefetch, prefetch_to_write = _prefetch(to_write=False), _prefetch(to_write=True)
 copy = cast("Callable[[int, int, int], None]", _copy_intrinsic)
 zero = cast("Callable[[int, int], None]", _zero_intrinsic)
 wire8 = _load(8, big_endian=False)
