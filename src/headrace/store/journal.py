@@ -1,0 +1,412 @@
+"""Group commits and sealing: how what was accepted becomes durable, and then moves into blocks.
+
+A commit writes the arena's bytes since the last one, all vbuckets together, as one journal entry
+(one per segment they touch), with the records that changed, in one batch: one sync. When the
+journal exceeds its limit a sealing round begins: step by step, each riding on a commit, the frames
+of some vbuckets are copied into blocks; when all are, the journal entries below the round's start
+are deleted and the arena may drop those bytes. A vbucket's record says below which commit its
+frames are sealed, so a crash between steps neither loses nor repeats a frame.
+
+Rules. What a commit captures is captured under the lock, at once: positions, high seqnos, records.
+Bytes below the captured position never change, so they are checksummed and written outside the
+lock. A frame may be left out of its block only if the version that superseded it is durable, no
+open view can see it, and it is older than the rewind window (and no history is kept).
+
+Imports: store.blocks, store.core, store.disk, store.layout, store.model, store.native,
+store.records, store.restore.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from headrace.store import layout as at
+from headrace.store.blocks import FRAME_BYTES_MIN, Block, pack_items, refresh_rows
+from headrace.store.core import seek_item
+from headrace.store.disk import Batch, Table
+from headrace.store.model import CommitReport
+from headrace.store.native import address_of
+from headrace.store.records import (
+    BLOCK_HEADER,
+    JOURNAL_KEY,
+    fill_block_header,
+    pack_journal,
+    pack_meta,
+    vbucket_key,
+)
+from headrace.store.restore import record_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.store.core import Core
+    from headrace.store.native import Bytes, Halves, Words
+    from headrace.store.replica import Received
+    from headrace.store.vbucket import VBucket
+
+STEP_BYTES: Final = 8 * 1024 * 1024
+"""Frames sealed by one step: bounds how much a commit can be delayed by sealing."""
+
+
+@dataclass(slots=True)
+class Packed:
+    """A block ready to be written, and the ordinal of its first item."""
+
+    block: Block
+    value: memoryview
+    ordinal: int
+
+
+@dataclass(slots=True)
+class Sealed:
+    """What one step does to one vbucket."""
+
+    vbucket: VBucket
+    blocks: list[Packed]
+    seqno: int
+    rewind: int
+    history_floor: int
+
+
+@dataclass(slots=True)
+class Round:
+    """A sealing round: everything below a position, up to and including a commit."""
+
+    position: int
+    commit: int
+    remaining: list[int]
+
+
+@dataclass(slots=True)
+class Capture:
+    """The state one commit makes durable."""
+
+    number: int
+    position: int
+    ordinal: int
+    highs: Words
+    received: dict[int, Received | None]
+    changed: list[VBucket]
+    records: dict[int, bytes]
+    sealed: list[Sealed] = field(default_factory=list)
+    round_begins: bool = False
+    round_ends: bool = False
+
+
+class Journal:
+    """Commits and seals for one bucket."""
+
+    def __init__(self, core: Core, vbuckets: dict[int, VBucket]) -> None:
+        self._core = core
+        self._vbuckets = vbuckets
+        self.next_commit = 1
+        self.entries: deque[tuple[bytes, int]] = deque()
+        """Keys and sizes of the journal entries on disk."""
+        self.bytes = 0
+        self.enabled = True
+        """False while persistence is stopped."""
+        self._round: Round | None = None
+        self._committed_ordinal = 0
+        self.add_more: Callable[[Batch], None] = lambda _batch: None
+        """Adds what the bucket itself wants written with the next commit."""
+
+    @property
+    def is_sealing(self) -> bool:
+        """Whether a sealing round is under way."""
+        return self._round is not None
+
+    def loaded(self, commit: int, key: bytes, size: int) -> None:
+        """A journal entry was found when the bucket was opened."""
+        self.entries.append((key, size))
+        self.bytes += size
+        self.next_commit = max(self.next_commit, commit + 1)
+
+    def start(self) -> None:
+        """Everything in the arena is in the journal already: loading is done."""
+        self._core.committed_position = self._core.arena.high
+        self._committed_ordinal = int(self._core.tables.state[at.S_HIGH])
+
+    # -- committing -----------------------------------------------------------------------------
+
+    def commit(self, *, seal: bool | None = None, forced: bool = False) -> CommitReport:
+        """Make everything accepted durable.
+
+        ``seal`` True begins a sealing round if none is on, False does no step of one, None goes by
+        the journal's size. ``forced``: also while persistence is stopped (a vbucket is truncated or
+        changes state).
+        """
+        core = self._core
+        with core.structure:
+            if not (self.enabled or forced):
+                return CommitReport(frames=0, bytes_journalled=0, bytes_sealed=0)
+            core.wake.clear()
+            with core.lock:
+                capture = self._capture(seal=seal)
+            batch = Batch()
+            try:
+                entries = self._journal(batch, capture)
+                sealed_bytes = self._blocks(batch, capture)
+                for number, record in capture.records.items():
+                    batch.put(Table.META, vbucket_key(number), record)
+                self.add_more(batch)
+                if len(batch):
+                    core.disk.commit(batch)
+            except BaseException:
+                self._undo(capture)
+                raise
+            with core.lock:
+                self._install(capture, entries)
+                ready = self._ready()
+        for callback in ready:
+            callback(True)
+        return CommitReport(
+            frames=capture.ordinal - self._swap_ordinal(capture.ordinal),
+            bytes_journalled=sum(size for _, size in entries),
+            bytes_sealed=sealed_bytes,
+        )
+
+    def _swap_ordinal(self, ordinal: int) -> int:
+        before, self._committed_ordinal = self._committed_ordinal, ordinal
+        return before
+
+    def _capture(self, *, seal: bool | None) -> Capture:
+        core = self._core
+        changed = [vbucket for vbucket in self._vbuckets.values() if vbucket.record_changed]
+        capture = Capture(
+            number=self.next_commit,
+            position=core.arena.high,
+            ordinal=int(core.tables.state[at.S_HIGH]),
+            highs=core.tables.vbuckets[:, at.V_HIGH].copy(),
+            received={
+                number: self._vbuckets[number].received
+                for number in core.received_changed
+                if number in self._vbuckets
+            },
+            changed=changed,
+            records={},
+        )
+        for vbucket in changed:
+            vbucket.record_changed = False
+            capture.records[vbucket.id] = self._record(capture, vbucket)
+        core.received_changed.clear()
+        if seal is None:
+            seal = self.is_sealing or self.bytes > core.settings.journal_bytes_max
+        if seal:
+            self._seal_step(capture)
+        return capture
+
+    def _record(self, capture: Capture, vbucket: VBucket, **numbers: int) -> bytes:
+        record = record_of(vbucket, high=int(capture.highs[vbucket.id]), **numbers)
+        return pack_meta(vbucket_key(vbucket.id), record)
+
+    def _journal(self, batch: Batch, capture: Capture) -> list[tuple[bytes, int]]:
+        core, entries = self._core, []
+        if capture.round_begins and capture.round_ends:
+            return []  # the same batch holds every frame in a block
+        runs = core.arena.runs(core.committed_position, capture.position)
+        for part, (segment, start, stop) in enumerate(runs):
+            key = JOURNAL_KEY.pack(capture.number, part)
+            value = pack_journal(capture.number, part, segment.view[start:stop])
+            batch.put(Table.JOURNAL, key, value)
+            entries.append((key, len(value)))
+        return entries
+
+    def _blocks(self, batch: Batch, capture: Capture) -> int:
+        written = 0
+        for sealed in capture.sealed:
+            for packed in sealed.blocks:
+                block = packed.block
+                fill_block_header(
+                    packed.value,
+                    count=len(block.rows),
+                    stamp=block.stamp,
+                    first=block.first,
+                    last=block.last,
+                )
+                batch.put(Table.BLOCKS, block.key, packed.value)
+                written += len(packed.value)
+        if capture.round_ends and self._round is not None:
+            last = JOURNAL_KEY.pack(self._round.commit + 1, 0)
+            for key, _ in self.entries:
+                if key < last:
+                    batch.delete(Table.JOURNAL, key)
+        return written
+
+    def _undo(self, capture: Capture) -> None:
+        core = self._core
+        with core.lock:
+            for vbucket in capture.changed:
+                vbucket.record_changed = True
+            core.received_changed.update(capture.received)
+            if capture.round_begins:
+                # Its frames will be journalled under a later number: the round's is not true.
+                self._round = None
+                self.next_commit = capture.number
+            elif self._round is not None:
+                self._round.remaining.extend(sealed.vbucket.id for sealed in capture.sealed)
+        core.wake.set()
+
+    def _install(self, capture: Capture, entries: list[tuple[bytes, int]]) -> None:
+        core = self._core
+        core.committed_position = capture.position
+        core.tables.vbuckets[:, at.V_PERSISTED] = capture.highs
+        for number, received in capture.received.items():
+            if number in self._vbuckets:
+                self._vbuckets[number].persisted_received = received
+        self.entries.extend(entries)
+        self.bytes += sum(size for _, size in entries)
+        if entries:
+            self.next_commit = capture.number + 1
+        for sealed in capture.sealed:
+            self._install_sealed(sealed)
+        if capture.round_ends and self._round is not None:
+            self._end_round(self._round)
+        core.release(force=False)
+
+    def _ready(self) -> list[Callable[[bool], None]]:
+        core, ready = self._core, []
+        for number in list(core.waited_for):
+            vbucket = self._vbuckets.get(number)
+            if vbucket is not None:
+                ready.extend(vbucket.waiting.up_to(vbucket.persisted_seqno))
+            if vbucket is None or not len(vbucket.waiting):
+                core.waited_for.discard(number)
+        return ready
+
+    # -- sealing --------------------------------------------------------------------------------
+
+    def seal(self) -> int:
+        """Move every committed frame into blocks now; bytes moved."""
+        moved = self.commit(seal=True).bytes_sealed
+        while self._round is not None and self.enabled:
+            moved += self.commit().bytes_sealed
+        return moved
+
+    def _seal_step(self, capture: Capture) -> None:
+        core = self._core
+        if self._round is None:
+            rows = core.tables.vbuckets
+            # Also those without items: what a replica was told lies in the journal, too.
+            news = (rows[:, at.V_HIGH] > rows[:, at.V_SEALED]) | (rows[:, at.V_RECEIVING] > 0)
+            waiting = np.flatnonzero(news & (rows[:, at.V_STATE] > 0))
+            self._round = Round(capture.position, capture.number, waiting.tolist())
+            capture.round_begins = True
+            # The round's own entry must have a number even if nothing is journalled with it.
+            self.next_commit = capture.number + 1
+        current, taken = self._round, 0
+        core.flush_marks()
+        while current.remaining and taken < STEP_BYTES:
+            vbucket = self._vbuckets.get(current.remaining.pop())
+            if vbucket is None:
+                continue
+            floor = 0
+            if not core.settings.keeps_history:
+                floor = self.floor_of(vbucket, int(capture.highs[vbucket.id]))
+            sealed = self.pack(vbucket, current.position, floor=floor)
+            taken += sum(packed.block.size for packed in sealed.blocks)
+            capture.sealed.append(sealed)
+            capture.records[vbucket.id] = self._record(
+                capture,
+                vbucket,
+                sealed=sealed.seqno,
+                sealed_commit=max(vbucket.sealed_commit, current.commit + 1),
+                rewind=sealed.rewind,
+                history_floor=sealed.history_floor,
+            )
+        capture.round_ends = not current.remaining
+
+    def floor_of(self, vbucket: VBucket, high: int) -> int:
+        """Versions superseded at or below this seqno need not be kept."""
+        floor = max(0, high - self._core.settings.rewind_seqnos)
+        return min([floor, *(view.end for view in vbucket.views)])
+
+    def pack(self, vbucket: VBucket, position: int, *, floor: int) -> Sealed:
+        """Copy the items that are not sealed and lie below a position into blocks; lock held.
+
+        Versions superseded at or below ``floor`` are left out.
+        """
+        tables = self._core.tables
+        row = tables.vbuckets[vbucket.id]
+        before = int(row[at.V_SEALED])
+        ordinal = seek_item(tables.items, int(row[at.V_FIRST]), before)
+        numbers = np.zeros(4, np.int64)
+        numbers[3] = before
+        packed: list[Packed] = []
+        while ordinal:
+            count, used, following, rows, value = self._pack_block(
+                ordinal, position, floor, numbers
+            )
+            if count:
+                packed.append(
+                    Packed(
+                        Block(
+                            vbucket=vbucket.id,
+                            first=int(numbers[0]),
+                            last=int(numbers[1]),
+                            size=used,
+                            stamp=self._core.stamp(),
+                            rows=rows,
+                            checked=False,
+                        ),
+                        memoryview(value)[: BLOCK_HEADER.size + used],  # type: ignore[arg-type]
+                        ordinal,
+                    )
+                )
+            if following == ordinal or not count:
+                break
+            ordinal = following
+        dropped = int(numbers[2])
+        return Sealed(
+            vbucket,
+            packed,
+            int(numbers[3]),
+            max(vbucket.rewind_seqno, dropped),
+            max(vbucket.history_floor, dropped),
+        )
+
+    def _pack_block(
+        self, ordinal: int, position: int, floor: int, numbers: Words
+    ) -> tuple[int, int, int, Halves, Bytes]:
+        """One block from an ordinal on: (frames, bytes, next ordinal, rows, value)."""
+        core, tables = self._core, self._core.tables
+        capacity = core.settings.block_bytes
+        while True:
+            value = np.empty(BLOCK_HEADER.size + capacity, np.uint8)
+            rows = np.empty((capacity // FRAME_BYTES_MIN + 1, 3), np.uint32)
+            count, used, following = pack_items(
+                tables.items,
+                tables.state,
+                core.arena.addresses,
+                ordinal,
+                position,
+                floor,
+                address_of(value) + BLOCK_HEADER.size,
+                capacity,
+                rows,
+                numbers,
+            )
+            if count >= 0:
+                return count, used, following, rows[:count].copy(), value
+            ordinal, capacity = following, used  # one frame larger than a block gets its own
+
+    def _install_sealed(self, sealed: Sealed) -> None:
+        vbucket, tables = sealed.vbucket, self._core.tables
+        for packed in sealed.blocks:
+            refresh_rows(tables.items, packed.ordinal, packed.block.first, packed.block.rows)
+            self._core.blocks[vbucket.id].append(packed.block)
+        vbucket.row[at.V_SEALED] = sealed.seqno
+        vbucket.rewind_seqno = sealed.rewind
+        vbucket.history_floor = sealed.history_floor
+        if self._round is not None:
+            vbucket.sealed_commit = max(vbucket.sealed_commit, self._round.commit + 1)
+
+    def _end_round(self, ended: Round) -> None:
+        last = JOURNAL_KEY.pack(ended.commit + 1, 0)
+        while self.entries and self.entries[0][0] < last:
+            self.bytes -= self.entries.popleft()[1]
+        self._core.sealed_position = ended.position
+        self._round = None

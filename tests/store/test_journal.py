@@ -1,0 +1,192 @@
+"""Group commits and sealing: death and failure at every commit."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.errors import StoreFull
+from headrace.store import AT_REST, Bucket, journal
+from headrace.store.disk import Table
+from tests.store.crash_disk import CrashDisk, Died
+from tests.store.kit import SMALL, make_bucket, read_disk, reopened, seqnos
+from tests.store.walk import Walk
+
+STEPS = 160
+
+
+def lived(seed: int, *, die_at: int = -1, applied: bool = False, fail_at: int = -1) -> int:
+    """Walk with trouble at one commit; the number of commits until then."""
+    walk = Walk(seed)
+    walk.disk.die_at, walk.disk.applied, walk.disk.fail_at = die_at, applied, fail_at
+    first = walk.disk
+    walk.add_receivers()
+    for _ in range(STEPS):
+        walk.step()
+    walk.check()
+    walk.drain()
+    return first.commits
+
+
+@pytest.mark.parametrize("applied", [False, True], ids=["lost", "applied"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_death_at_any_commit_loses_nothing_that_was_promised(seed: int, applied: bool) -> None:
+    """The walk asserts: what was reported durable is found, as a prefix of what was accepted."""
+    at = 1
+    while lived(seed, die_at=at, applied=applied) > at:
+        at += 1
+    assert at > 5
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_commit_that_fails_loses_nothing_at_all(seed: int) -> None:
+    at = 1
+    while lived(seed, fail_at=at) > at:
+        at += 1
+    assert at > 5
+
+
+@pytest.mark.parametrize("applied", [False, True], ids=["lost", "applied"])
+def test_a_death_between_the_steps_of_a_sealing_round(
+    applied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "STEP_BYTES", 1)
+    for die_at in range(1, 20):
+        disk = CrashDisk()
+        disk.applied = applied
+        bucket = make_bucket(disk)
+        for number in range(40):
+            bucket.vbucket(number % 4).store(b"\0%d" % (number % 9), b"%d" % number)
+        bucket.commit()
+        start = disk.commits
+        disk.die_at = start + die_at
+        try:
+            bucket.seal()
+            bucket.vbucket(0).store(b"\0later", b"")
+            bucket.seal()
+        except Died:
+            pass
+        else:
+            assert disk.commits > start + 4, "the round took one step per vbucket"
+            break
+        bucket.abandon()
+        again = Bucket.open(None, disk=disk.reborn())
+        for vbucket in again.vbuckets:
+            numbers = range(vbucket.id, 40, 4)
+            expected = {b"\0%d" % (number % 9): b"%d" % number for number in numbers}
+            messages = read_disk(vbucket.backfill(after=0, transform=AT_REST))
+            found = {m.key: m.value for m in messages if m.key != b"\0later"}  # type: ignore[attr-defined]
+            assert found == expected
+        again.seal()
+        assert reopened(again).vbucket(0).item_count in (9, 10)
+
+
+def test_a_group_is_one_journal_entry() -> None:
+    bucket = make_bucket()
+    disk: CrashDisk = bucket.core.disk  # type: ignore[assignment]
+    before = disk.commits
+    for number in range(50):
+        bucket.vbucket(number % 4).store(b"\0%d" % number, b"value")
+    report = bucket.commit()
+    assert report.frames == 50
+    assert disk.commits == before + 1
+    ((_, entry),) = disk.tables()[Table.JOURNAL].items()
+    assert len(entry) == report.bytes_journalled
+    assert bucket.commit().frames == 0
+    assert disk.commits == before + 1, "nothing new writes nothing"
+
+
+def test_sealing_moves_the_journal_into_blocks_in_seqno_order() -> None:
+    bucket = make_bucket()
+    disk: CrashDisk = bucket.core.disk  # type: ignore[assignment]
+    for number in range(300):
+        bucket.vbucket(number % 4).store(b"\0%d" % number, b"x" * 100)
+        if number % 50 == 0:
+            bucket.commit()
+    moved = bucket.seal()
+    tables = disk.tables()
+    assert tables[Table.JOURNAL] == {}
+    assert sum(map(len, tables[Table.BLOCKS].values())) == moved
+    for vbucket in bucket.vbuckets:
+        view = vbucket.backfill(after=0, transform=AT_REST)
+        assert seqnos(read_disk(view)) == list(range(1, 76))
+
+
+def test_sealing_leaves_out_what_no_one_can_ask_for() -> None:
+    bucket = make_bucket(rewind_seqnos=2)
+    vbucket = bucket.vbucket(0)
+    for number in range(10):
+        vbucket.store(b"\0a", b"%d" % number)
+    bucket.seal()
+    assert seqnos(read_disk(vbucket.backfill(after=0, transform=AT_REST, all_versions=True))) == [
+        8,
+        9,
+        10,
+    ]
+    assert vbucket.rewind_seqno == 8
+
+
+def test_an_open_view_keeps_what_it_can_see() -> None:
+    bucket = make_bucket(rewind_seqnos=0)
+    vbucket = bucket.vbucket(0)
+    vbucket.store(b"\0a", b"1")
+    bucket.commit()
+    view = vbucket.backfill(after=0, transform=AT_REST)
+    vbucket.store(b"\0a", b"2")
+    vbucket.store(b"\0a", b"3")
+    bucket.seal()
+    assert seqnos(read_disk(view)) == [1]
+
+
+def test_the_journal_is_sealed_when_it_exceeds_its_limit() -> None:
+    bucket = make_bucket(journal_bytes_max=64 * 1024)
+    for number in range(200):
+        bucket.vbucket(0).store(b"\0%d" % number, b"x" * 1000)
+        bucket.commit()
+    assert bucket.statistics()["journal_bytes"] < 70_000
+    assert bucket.statistics()["blocks"] > 10
+
+
+def test_callbacks_hear_when_their_seqno_is_durable() -> None:
+    bucket = make_bucket()
+    vbucket = bucket.vbucket(0)
+    heard: list[tuple[int, bool]] = []
+    for number in range(3):
+        change = vbucket.store(b"\0%d" % number, b"")
+
+        def hear(durable: bool, seqno: int = change.seqno) -> None:
+            heard.append((seqno, durable))
+
+        vbucket.on_persisted(change.seqno, hear)
+    assert heard == []
+    bucket.commit()
+    assert heard == [(1, True), (2, True), (3, True)]
+    vbucket.on_persisted(2, lambda ok: heard.append((2, ok)))
+    assert heard[3:] == [(2, True)]
+
+
+def test_a_full_disk_is_reported_and_gets_over_it() -> None:
+    disk = CrashDisk()
+    bucket = make_bucket(disk)
+    vbucket = bucket.vbucket(0)
+    vbucket.store(b"\0a", b"")
+    disk.fail_at = disk.commits
+    with pytest.raises(StoreFull):
+        bucket.commit()
+    assert vbucket.persisted_seqno == 0
+    assert vbucket.get(b"\0a") is not None
+    bucket.commit()
+    assert vbucket.persisted_seqno == 1
+
+
+def test_a_round_that_fails_at_its_start_is_not_half_begun() -> None:
+    disk = CrashDisk()
+    bucket = make_bucket(disk)
+    bucket.vbucket(0).store(b"\0a", b"1")
+    disk.fail_at = disk.commits
+    with pytest.raises(StoreFull):
+        bucket.seal()
+    bucket.vbucket(0).store(b"\0b", b"1")
+    bucket.commit()
+    bucket = reopened(bucket, clean=False)
+    assert bucket.vbucket(0).item_count == 2
+    assert SMALL.vbuckets == len(bucket.vbuckets)

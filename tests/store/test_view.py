@@ -1,0 +1,61 @@
+"""Checkpoints as they are shown, and the last seqno a reader gets."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.history import Seqno, SnapshotRange
+from headrace.store import AT_REST, Transform, view
+from headrace.wire.opcodes import VBucketState
+from tests.store.kit import make_bucket, reopened
+
+
+def test_checkpoints_are_shown_oldest_first_and_not_without_end() -> None:
+    bucket = make_bucket(checkpoint_items_max=1)
+    vbucket = bucket.vbucket(0)
+    for number in range(view.CHECKPOINTS_SHOWN_MAX + 10):
+        vbucket.store(b"\0%d" % number, b"")
+    shown = vbucket.checkpoints
+    assert len(shown) == view.CHECKPOINTS_SHOWN_MAX + 1
+    assert [c.id for c in shown] == sorted(c.id for c in shown)
+    assert [c.open for c in shown] == [False] * view.CHECKPOINTS_SHOWN_MAX + [True]
+
+
+def test_a_checkpoint_that_holds_a_disk_snapshot_says_so() -> None:
+    vbucket = make_bucket(state=VBucketState.REPLICA).vbucket(0)
+    for start, from_disk in ((1, True), (5, False)):
+        snapshot = SnapshotRange(Seqno(start), Seqno(start + 3))
+        vbucket.receive_snapshot(snapshot, new_checkpoint=True, from_disk=from_disk)
+        vbucket.store(b"\0a", b"", seqno=start, cas=1, rev=1)
+    assert [(c.start, c.from_disk) for c in vbucket.checkpoints] == [(1, True), (5, False)]
+
+
+LEGACY = Transform(collections=False, sync_writes=False)
+
+
+@pytest.mark.parametrize("sealed", [0, 2, 4])
+def test_the_last_seqno_for_a_legacy_reader(sealed: int) -> None:
+    bucket = make_bucket()
+    vbucket = bucket.vbucket(0)
+    for number, key in enumerate((b"\0a", b"\0b", b"\x08c", b"\x08d"), 1):
+        vbucket.store(key, b"")
+        if number == sealed:
+            bucket.seal()
+    bucket.commit()
+    for owner in (bucket, reopened(bucket)):
+        vbucket = owner.vbucket(0)
+        assert [vbucket.last_passing(LEGACY, end) for end in (0, 1, 2, 3, 4)] == [0, 1, 2, 2, 2]
+        assert [vbucket.last_passing(AT_REST, end) for end in (0, 1, 4)] == [0, 1, 4]
+
+
+def test_a_purged_tombstone_is_no_last_seqno() -> None:
+    bucket = make_bucket()
+    vbucket = bucket.vbucket(0)
+    vbucket.store(b"\0a", b"")
+    vbucket.delete(b"\0b")
+    vbucket.store(b"\x08c", b"")
+    assert vbucket.last_passing(LEGACY, 3) == 2
+    bucket.compact(drop_deletes=True)
+    assert vbucket.last_passing(LEGACY, 3) == 1
+    only = Transform(only_collections=frozenset((0,)))
+    assert vbucket.last_passing(only, 3) == 1
