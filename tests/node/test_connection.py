@@ -1,0 +1,293 @@
+"""Broken input and slow peers: the status or the close, a line in the log, and a node that
+lives."""
+
+from __future__ import annotations
+
+import logging
+import random
+import socket
+import struct
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.node import config as limits
+from headrace.node.config import NodeConfig
+from headrace.wire import admin, kv
+from headrace.wire.opcodes import Feature, Status
+from tests.node.client import Client
+from tests.node.running import SMALL, RunningNode, running
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace.wire.frame import Frame
+    from headrace.wire.message import Request
+
+
+@pytest.fixture
+def own() -> Iterator[RunningNode]:
+    """A node of this test's own."""
+    with running(NodeConfig(buckets=(SMALL,))) as node:
+        yield node
+
+
+def header(
+    opcode: int,
+    *,
+    magic: int = 0x80,
+    key: int = 0,
+    extras: int = 0,
+    datatype: int = 0,
+    body: int = 0,
+    vbucket: int = 0,
+) -> bytes:
+    return struct.pack(">BBHBBHIIQ", magic, opcode, key, extras, datatype, vbucket, body, 7, 0)
+
+
+def alive(node: RunningNode) -> bool:
+    with Client(node.port) as client:
+        return client.status(admin.KvNoop()) == Status.SUCCESS
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"GET / HTTP/1.1\r\n\r\n", id="another protocol"),
+        pytest.param(b"\x00", id="one byte of bad magic"),
+        pytest.param(header(0x00, magic=0x99), id="unknown magic"),
+        pytest.param(header(0x00, magic=0x81), id="a reply nobody asked for"),
+        pytest.param(header(0x01, magic=0x82), id="a server's request"),
+        pytest.param(header(0x01, key=10, body=5) + bytes(5), id="key longer than body"),
+        pytest.param(header(0x01, extras=8, key=1, body=8) + bytes(8), id="parts over the body"),
+        pytest.param(header(0x01, body=30 * 1024 * 1024 + 1), id="body over the limit"),
+        pytest.param(header(0x01, body=0xFFFFFFFF), id="body of four gigabytes"),
+    ],
+)
+def test_a_frame_whose_end_cannot_be_found_closes_the_connection(
+    node: RunningNode, data: bytes
+) -> None:
+    with Client(node.port) as client:
+        client.send_bytes(data)
+        assert client.is_closed()
+    assert alive(node)
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        pytest.param(header(0x4A), Status.UNKNOWN_COMMAND, id="unknown opcode"),
+        pytest.param(header(0xFF), Status.UNKNOWN_COMMAND, id="last opcode"),
+        pytest.param(header(0x00), Status.EINVAL, id="GET without key"),
+        pytest.param(header(0x00, extras=4, key=1, body=5) + bytes(5), 4, id="GET with extras"),
+        pytest.param(header(0x00, key=1, body=2) + b"kv", Status.EINVAL, id="GET with value"),
+        pytest.param(header(0x01, key=1, body=1) + b"k", Status.EINVAL, id="SET without extras"),
+        pytest.param(header(0x05, extras=8, key=1, body=9) + bytes(9), 4, id="INCR, half extras"),
+        pytest.param(header(0x1F, body=3) + b"abc", Status.EINVAL, id="HELLO of odd length"),
+        pytest.param(header(0x91, body=7) + bytes(7), Status.EINVAL, id="OBSERVE of 7 bytes"),
+        pytest.param(header(0x48, extras=3, body=3) + bytes(3), 4, id="seqnos, 3 bytes"),
+        pytest.param(header(0x00, key=1, body=1, datatype=1) + b"k", 4, id="datatype unasked"),
+        pytest.param(header(0x00, key=1, body=1, datatype=0xFF) + b"k", 4, id="datatype ff"),
+        pytest.param(header(0xD0, key=1, body=4) + b"k\xc5\0\0", 4, id="half a path"),
+        pytest.param(header(0x53, body=0), Status.EINVAL, id="stream request before open"),
+        pytest.param(header(0x50, extras=8, body=8) + bytes(8), 4, id="open without name"),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_answered_and_the_next_one_served(
+    node: RunningNode, data: bytes, status: Status
+) -> None:
+    with Client(node.port) as client:
+        client.send_bytes(data)
+        reply = client.receive_frame()
+        assert (reply.status, reply.opaque) == (status, 7)
+        assert client.status(admin.KvNoop()) == Status.SUCCESS
+
+
+def test_a_refusal_explains_itself_in_json(client: Client) -> None:
+    client.hello(Feature.JSON, Feature.XERROR)
+    client.send_bytes(header(0x01, key=1, body=1) + b"k")
+    reply = client.receive_frame()
+    assert reply.datatype == 1
+    assert reply.value.startswith(b'{"error":{"context":"SET with 0 bytes of extras')
+
+
+def test_the_reason_of_a_close_is_logged(
+    node: RunningNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "headrace.node")
+    with Client(node.port) as client:
+        client.send_bytes(b"\x99")
+        assert client.is_closed()
+    facts = [getattr(record, "facts", {}) for record in caplog.records]
+    assert any("magic 99" in str(fact.get("reason")) for fact in facts)
+
+
+def test_any_split_of_the_input_gives_the_same_replies(client: Client) -> None:
+    requests = b"".join(
+        client.encode(request)
+        for request in (
+            kv.Set(key=b"split", value=b"v" * 100),
+            kv.Get(key=b"split"),
+            kv.Delete(key=b"split"),
+            admin.KvNoop(),
+        )
+    )
+    client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for size in (1, 7, 24, 25, 100, len(requests)):
+        for at in range(0, len(requests), size):
+            client.send_bytes(requests[at : at + size])
+        kinds = [type(client.receive()) for _ in range(4)]
+        assert kinds == [kv.SetReply, kv.GetReply, kv.DeleteReply, admin.KvNoopReply]
+
+
+def test_a_long_pipeline_is_answered_in_order(client: Client) -> None:
+    count = 5_000
+    requests = [
+        request
+        for number in range(count)
+        for request in (
+            kv.Set(key=b"p%d" % (number % 50), value=b"%d" % number),
+            kv.GetMeta(key=b"p%d" % (number % 50)),
+        )
+    ]
+    first = 1
+    client.send(*requests)
+    for opaque in range(first, first + 2 * count):
+        assert client.receive_frame().opaque == opaque
+
+
+def plain_requests(chance: random.Random, count: int) -> list[Request]:
+    """Requests of which many are plain and some are not."""
+    made: list[Request] = []
+    for _ in range(count):
+        key = b"k%d" % chance.randrange(12)
+        value = chance.choice([b"", b"text", b'{"a":1}', b"[1,", b"12", b"x" * 3_000])
+        quiet = chance.random() < 0.3
+        vbucket = chance.choice([0, 0, 1, 3, 9])
+        expiration = chance.choice([0, 0, 0, 1_000, 2_592_001, 4_000_000_000])
+        made.append(
+            chance.choice(
+                [
+                    kv.Get(key=key, vbucket=vbucket, quiet=quiet),
+                    kv.Get(key=key, vbucket=vbucket, quiet=quiet),
+                    kv.GetK(key=key, vbucket=vbucket, quiet=quiet),
+                    kv.Set(key=key, vbucket=vbucket, quiet=quiet, value=value, flags=7),
+                    kv.Set(key=key, vbucket=vbucket, value=value, expiration=expiration),
+                    kv.Set(key=key, vbucket=vbucket, value=value, cas=chance.choice([0, 12345])),
+                    kv.Add(key=key, vbucket=vbucket, quiet=quiet, value=value),
+                    kv.Append(key=key, vbucket=vbucket, value=b"+"),
+                    kv.Delete(key=key, vbucket=vbucket, quiet=quiet),
+                    kv.Increment(key=key, vbucket=vbucket, delta=1),
+                    kv.Get(key=b"k" * 251, vbucket=vbucket),
+                    admin.KvNoop(),
+                ]
+            )
+        )
+    return made
+
+
+@pytest.mark.parametrize("features", [(), (Feature.JSON,), (Feature.MUTATION_SEQNO, Feature.JSON)])
+@pytest.mark.parametrize("seed", range(8))
+def test_requests_served_in_runs_are_answered_as_one_by_one(
+    seed: int, features: tuple[int, ...]
+) -> None:
+    chance = random.Random(seed)
+    requests = [*plain_requests(chance, 400), admin.KvNoop()]
+    told = []
+    for runs in (True, False):
+        with running(NodeConfig(buckets=(SMALL,))) as node, Client(node.port) as client:
+            node.node.serves_runs = runs
+            client.hello(*features)
+            client.send(*requests)
+            frames: list[Frame] = []
+            while not frames or frames[-1].opaque != len(requests) + 1:
+                frames.append(client.receive_frame())
+            served = node.node.counters.bulk_bytes
+            told.append([without_chance(frame) for frame in frames])
+        assert bool(served) is runs
+    assert told[0] == told[1], f"seed {seed}"
+
+
+def without_chance(frame: Frame) -> tuple[object, ...]:
+    """A reply without what two nodes choose for themselves: CAS, branch, epoch."""
+    value = b"map" if frame.status == Status.NOT_MY_VBUCKET else frame.value
+    extras = frame.extras[8:] if len(frame.extras) == 16 else frame.extras
+    has_cas = frame.cas != 0
+    return (
+        frame.opcode,
+        frame.opaque,
+        frame.status,
+        frame.datatype,
+        extras,
+        frame.key,
+        value,
+        has_cas,
+    )
+
+
+def test_a_large_value_travels_both_ways(client: Client) -> None:
+    value = bytes(range(256)) * (20 * 4096)
+    client.set(b"large", value)
+    assert client.get(b"large").value == value
+
+
+def test_a_peer_that_does_not_read_is_not_read_and_others_go_on(own: RunningNode) -> None:
+    with Client(own.port) as writer:
+        writer.set(b"big", bytes(4 * 1024 * 1024))
+    with Client(own.port) as stuck, Client(own.port) as other:
+        request = stuck.encode(kv.GetMeta(key=b"big")) + stuck.encode(kv.Get(key=b"big"))
+        stuck.socket.setblocking(False)
+        asked = 0
+        try:
+            while asked < 100_000:
+                asked += stuck.socket.send(request) // len(request)
+        except BlockingIOError:
+            pass
+        assert other.status(admin.KvNoop()) == Status.SUCCESS
+        held = [connection for connection in own.node.connections if connection.unsent_bytes]
+        assert all(connection.unsent_bytes < limits.OUTPUT_HELD_MAX for connection in held), (
+            "what is held for it is bounded"
+        )
+    assert alive(own)
+
+
+def test_half_a_frame_is_waited_for_and_then_given_up(own: RunningNode) -> None:
+    with Client(own.port) as client:
+        client.ask(admin.KvNoop(), admin.KvNoopReply)
+        client.send_bytes(header(0x01, body=100))
+        other_calls = 0
+        while not any(connection.held_bytes for connection in own.node.connections):
+            other_calls += alive(own)
+        (connection,) = [one for one in own.node.connections if one.held_bytes]
+        own.call(lambda: connection.check_time(connection.received_at + 1.0))
+        assert not connection.closed_reason
+        late = connection.received_at + limits.HALF_FRAME_SECONDS_MAX + 1.0
+        own.call(lambda: connection.check_time(late))
+        assert client.is_closed()
+    assert alive(own)
+
+
+def test_a_peer_that_disappears_in_the_middle_is_forgotten(own: RunningNode) -> None:
+    for _ in range(20):
+        client = Client(own.port)
+        client.send_bytes(header(0x01, extras=8, key=1, body=1000) + bytes(100))
+        client.close()
+    with Client(own.port) as client:
+        while len(own.node.connections) > 1:
+            client.ask(admin.KvNoop(), admin.KvNoopReply)
+
+
+def test_an_unexpected_failure_is_answered_and_logged(
+    own: RunningNode, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = own.node.hosts["default"].bucket
+
+    def explode(number: int) -> None:
+        raise ZeroDivisionError(number)
+
+    with Client(own.port) as client:
+        monkeypatch.setattr(bucket, "find", explode, raising=False)
+        assert client.status(kv.GetMeta(key=b"k")) == Status.EINTERNAL
+        monkeypatch.undo()
+        assert client.status(kv.GetMeta(key=b"k")) == Status.KEY_ENOENT
+    assert any(record.exc_info for record in caplog.records)
