@@ -496,7 +496,7 @@ def test_streams_of_a_connection_take_turns() -> None:
     peer.stream(1)
     order = [message.vbucket for message in only(peer.drain(), Mutation)]
     assert order.count(0) == order.count(1) == 400
-    assert order.index(1) < 200
+    assert order.index(1) < 300, "the first stream had one turn, not the whole connection"
     host.bucket.close()
 
 

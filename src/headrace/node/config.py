@@ -40,8 +40,10 @@ OUTPUT_HIGH: Final = 4 * MIB
 OUTPUT_LOW: Final = 1 * MIB
 OUTPUT_HELD_MAX: Final = 16 * MIB
 """Unsent bytes at which a change-stream connection is not even read."""
-PULL_SLICE: Final = 512 * KIB
+PULL_SLICE: Final = 1 * MIB
 """Bytes of stream data asked for between two looks at the input."""
+JOIN_SIZE_MAX: Final = 16 * KIB
+"""Pieces of stream data below this size are sent together, larger ones without a copy."""
 HALF_FRAME_SECONDS_MAX: Final = 120.0
 """How long a peer may leave a frame unfinished without sending a byte."""
 LOGIN_SECONDS_MAX: Final = 60.0

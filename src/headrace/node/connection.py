@@ -34,7 +34,7 @@ from headrace.wire.frame import BODY_SIZE_MAX, HEADER_SIZE, body_lengths, cut, o
 from headrace.wire.opcodes import Feature, Magic, Opcode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from headrace.node.link import Timer
     from headrace.node.replies import Answer
@@ -47,6 +47,21 @@ FAST_OPCODES: Final = frozenset(
 Around = TypeVar("Around", bound=asyncio.Transport)
 _REQUEST: Final = int(Magic.REQUEST)
 _MAGICS: Final = frozenset(int(magic) for magic in Magic)
+
+
+def joined(parts: list[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    """Small parts together, large ones as they are: a chunk of a backfill is not copied again."""
+    small: list[bytes | memoryview] = []
+    for part in parts:
+        if len(part) < limits.JOIN_SIZE_MAX:
+            small.append(part)
+            continue
+        if small:
+            yield b"".join(small)
+            small = []
+        yield part
+    if small:
+        yield b"".join(small)
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -446,7 +461,8 @@ class Connection(asyncio.BufferedProtocol):
             self.send(data)
         if parts:
             self._node.counters.bytes_sent += sum(map(len, parts))
-            self._transport.writelines(parts)
+            for part in joined(parts):
+                self._transport.write(part)
             self._schedule_pump()
         if producer.closed_reason is not None:
             self.finish(producer.closed_reason)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import os
 import threading
 from concurrent.futures import Future
@@ -30,6 +31,7 @@ from headrace.node.fault_script import planned, read_step, read_when
 from headrace.node.fault_steps import Result, Steps, streams_of
 from headrace.node.fault_table import LEVERS
 from headrace.node.fault_transport import FaultTransport
+from headrace.node.logs import note
 from headrace.node.refusal import Refusal
 from headrace.node.replies import pack_refusal
 from headrace.wire.codec import decode, encode
@@ -514,6 +516,7 @@ class Faults:
 
 
 def _end_process() -> None:
+    note("crash", logging.WARNING, reason="on demand")
     os._exit(CRASH_EXIT_STATUS)
 
 

@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from headrace.store.vbucket import VBucket
     from headrace.wire.message import Message
 
-TURN_BYTES: Final = 512 * 1024
+TURN_BYTES: Final = 1024 * 1024
 """What one stream may send before the next has its turn."""
 PULL_BYTES: Final = {
     Priority.HIGH: 4 * 1024 * 1024,

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 FRAME_GROWTH_MAX: Final = 8
 """Bytes a frame may gain: 3 of stream-id framing, 1 of an expiration that becomes a deletion."""
+WHOLE_HEAD: Final = 24 + 31
+"""Header and extras of a mutation at rest."""
 DROPPED: Final = 0
 SLOW: Final = -1
 
@@ -134,6 +136,25 @@ def write_header(
 
 
 @kernel
+def write_whole(source: int, target: int, options: Words) -> int:
+    """Write a mutation that leaves as it lies, but for the opaque and a prefix: its size."""
+    size = at.HEADER + load32(source + at.BODY_SIZE_AT)
+    if options[to.O_COLLECTIONS]:
+        copy_bytes(target, source, size)
+    else:
+        if load8(source + WHOLE_HEAD) != 0:
+            return DROPPED
+        copy_bytes(target, source, WHOLE_HEAD)
+        copy_bytes(target + WHOLE_HEAD, source + WHOLE_HEAD + 1, size - WHOLE_HEAD - 1)
+        size -= 1
+        store16(target + at.KEY_SIZE_AT, load16(source + at.KEY_SIZE_AT) - 1)
+        store32(target + at.BODY_SIZE_AT, size - at.HEADER)
+    store8(target + at.DATATYPE_AT, load8(source + at.DATATYPE_AT) & options[to.O_DATATYPE_MASK])
+    store32(target + at.OPAQUE_AT, options[to.O_OPAQUE])
+    return size
+
+
+@kernel
 def write_frame(source: int, target: int, options: Words, wanted: Words) -> int:
     """Write what the reader gets of the frame at ``source``: its size, DROPPED or SLOW.
 
@@ -142,11 +163,7 @@ def write_frame(source: int, target: int, options: Words, wanted: Words) -> int:
     opcode = load8(source + at.OPCODE_AT)
     whole = options[to.O_WHOLE]
     if opcode == at.MUTATION and whole >= 0 and not load8(source + at.DATATYPE_AT) & whole:
-        # What most streams are made of leaves as it lies: one copy and the opaque.
-        size = at.HEADER + load32(source + at.BODY_SIZE_AT)
-        copy_bytes(target, source, size)
-        store32(target + at.OPAQUE_AT, options[to.O_OPAQUE])
-        return size
+        return write_whole(source, target, options)
     if not passes(source, opcode, options, wanted):
         return DROPPED
     extras = load8(source + at.EXTRAS_SIZE_AT)

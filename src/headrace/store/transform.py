@@ -137,7 +137,6 @@ class Transform:
         """Datatype bits that keep a mutation from going out as it lies; -1: none ever does."""
         if (
             self.stream_id is not None
-            or not self.collections
             or self.only_collections is not None
             or self.mutation_extras != 31
             or not self.values
@@ -145,12 +144,12 @@ class Transform:
             or self.compression is Compression.DEFLATE
         ):
             return -1
-        touched = 0xFF & ~self.datatype_mask
+        touched = Datatype.RAW
         if not self.xattrs:
             touched |= Datatype.XATTR
         if self.compression is Compression.INFLATE:
             touched |= Datatype.SNAPPY
-        return touched
+        return int(touched)
 
 
 AT_REST: Final = Transform()
