@@ -161,6 +161,9 @@ def test_an_expiry_that_is_due_keeps_the_system_xattrs() -> None:
     item = vbucket.get(b"\0a")
     assert item is not None
     assert (item.deleted, item.value) == (True, join_xattrs({"_sync": b"1"}, b""))
+    vbucket.store(b"\0b", b"", expiry=100)
+    vbucket.prepare(b"\0b", b"", level=1)
+    assert not vbucket.expire_if_due(b"\0b", 100), "its prepare decides about it"
 
 
 def test_numbers_are_64_bits() -> None:

@@ -30,8 +30,25 @@ def test_it_commits_after_each_wake_and_while_it_is_busy() -> None:
     assert len(commits) == 3
 
 
-def test_a_failure_is_kept_until_a_commit_succeeds(monkeypatch: object) -> None:
-    del monkeypatch
+def test_a_mistake_of_our_own_is_kept_as_well_and_does_not_end_the_thread() -> None:
+    wake, again = threading.Event(), threading.Event()
+    calls: list[int] = []
+
+    def commit() -> None:
+        calls.append(1)
+        if len(calls) == 2:
+            again.set()
+        raise ZeroDivisionError("by design")
+
+    worker = Committer(commit, wake, lambda: False)
+    wake.set()
+    worker.start(0.0)
+    assert again.wait(30)
+    worker.stop()
+    assert "by design" in str(worker.failure)
+
+
+def test_a_failure_is_kept_until_a_commit_succeeds() -> None:
     committer_pause = committer.RETRY_SECONDS
     disk = CrashDisk()
     bucket = make_bucket(disk)

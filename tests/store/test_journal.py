@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from headrace.errors import StoreFull
 from headrace.store import AT_REST, Bucket, journal
 from headrace.store.disk import Table
+from headrace.wire.opcodes import VBucketState
 from tests.store.crash_disk import CrashDisk, Died
 from tests.store.kit import SMALL, make_bucket, read_disk, reopened, seqnos
 from tests.store.walk import Walk
 
+ROOT = Path(__file__).resolve().parents[2]
 STEPS = 160
 
 
@@ -190,3 +198,53 @@ def test_a_round_that_fails_at_its_start_is_not_half_begun() -> None:
     bucket = reopened(bucket, clean=False)
     assert bucket.vbucket(0).item_count == 2
     assert SMALL.vbuckets == len(bucket.vbuckets)
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from headrace.store import Bucket
+
+bucket = Bucket.open(Path(sys.argv[1]))
+bucket.start_committer(delay_seconds=0.0005)
+vbucket = bucket.vbucket(0)
+print("ready", vbucket.high_seqno, flush=True)
+number = 0
+while True:
+    number += 1
+    change = vbucket.store(b"\\0%d" % (number % 500), b"%d" % number * 50)
+    if number % 20 == 0:
+        print(vbucket.failover_log.newest.uuid, vbucket.persisted_seqno, flush=True)
+"""
+
+
+def test_a_process_that_is_killed_has_kept_what_it_reported(tmp_path: Path) -> None:
+    """kill -9 under load, again and again, on real files."""
+    path = tmp_path / "bucket"
+    with Bucket.open(path, SMALL) as bucket:
+        bucket.create_vbuckets(VBucketState.ACTIVE)
+    generator = random.Random(11)
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+    for _ in range(6):
+        with subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(path)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        ) as process:
+            assert process.stdout is not None
+            lines = [process.stdout.readline() for _ in range(generator.randrange(3, 120))]
+            process.kill()
+            lines += process.stdout.read().splitlines(keepends=True)
+        # The last line may be torn by the kill.
+        uuid, persisted = next(line for line in reversed(lines) if line.endswith("\n")).split()
+        bucket = Bucket.open(path)
+        vbucket = bucket.vbucket(0)
+        assert bucket.was_unclean
+        assert vbucket.high_seqno >= int(persisted)
+        assert vbucket.failover_log.newest.seqno == vbucket.high_seqno
+        assert vbucket.failover_log.entries[1].uuid == int(uuid)
+        found = read_disk(vbucket.backfill(after=0, transform=AT_REST))
+        assert len(found) == vbucket.item_count
+        assert seqnos(found)[-1] == vbucket.high_seqno
+        bucket.close()

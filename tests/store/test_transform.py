@@ -9,6 +9,7 @@ import pytest
 
 from headrace.errors import ConfigError
 from headrace.store import Compression, Transform
+from headrace.store import layout as at
 from headrace.store import transform as to
 
 OPTIONS = {
@@ -40,24 +41,25 @@ def test_each_option_reaches_its_place_and_no_other(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "whole"),
+    "options",
     [
-        ({}, 0xF8),
-        ({"opaque": 5, "deletion_extras": 18, "expiry_opcode": False, "sync_writes": False}, 0xF8),
-        ({"xattrs": False}, 0xFC),
-        ({"compression": Compression.INFLATE}, 0xFA),
-        ({"datatype_mask": 0}, 0xFF),
-        ({"stream_id": 1}, -1),
-        ({"collections": False}, -1),
-        ({"only_collections": frozenset()}, -1),
-        ({"mutation_extras": 30}, -1),
-        ({"values": False}, -1),
-        ({"commits": True}, -1),
-        ({"compression": Compression.DEFLATE}, -1),
+        {"stream_id": 1},
+        {"only_collections": frozenset()},
+        {"mutation_extras": 30},
+        {"values": False},
+        {"commits": True},
+        {"compression": Compression.DEFLATE},
     ],
 )
-def test_which_mutations_leave_as_they_lie(options: dict[str, Any], whole: int) -> None:
-    assert Transform(**options).options[to.O_WHOLE] == whole
+def test_readers_for_whom_no_mutation_leaves_as_it_lies(options: dict[str, Any]) -> None:
+    assert Transform(**options).options[to.O_WHOLE] == -1
+
+
+def test_datatypes_that_keep_a_mutation_from_leaving_as_it_lies() -> None:
+    assert Transform().options[to.O_WHOLE] & 0x07 == 0
+    assert Transform(xattrs=False).options[to.O_WHOLE] & 0x07 == at.DATATYPE_XATTR
+    inflated = Transform(compression=Compression.INFLATE)
+    assert inflated.options[to.O_WHOLE] & 0x07 == at.DATATYPE_SNAPPY
 
 
 def test_wanted_collections_are_sorted() -> None:

@@ -284,7 +284,7 @@ class Bucket:
         if self.journal.enabled:
             with core.structure:
                 self._commit(forced=False)
-                self.journal.seal(sweep=False)
+                self.journal.seal()
         with core.lock:
             core.release(force=True, spare=spare)
             core.room_or_refuse(size)

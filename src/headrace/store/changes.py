@@ -18,7 +18,7 @@ from headrace.errors import StoreError
 from headrace.store import layout as at
 from headrace.store.accept import open_checkpoint
 from headrace.store.events import Events
-from headrace.store.lookup import UNSIGNED
+from headrace.store.lookup import READ_TRIES_MAX, UNSIGNED
 from headrace.store.model import (
     KEY_SIZE_MAX,
     SEQNO_LIMIT,
@@ -42,6 +42,7 @@ from headrace.wire.opcodes import SystemEventId
 if TYPE_CHECKING:
     from headrace.store.core import Core
     from headrace.store.lookup import Lookup
+    from headrace.store.model import Item
 
 MUTATION_HEAD: Final = Struct(">BBHBBHIIQQQIIIHB")
 """Header and extras of a mutation at rest."""
@@ -213,40 +214,44 @@ class Changes:
 
     def touch(self, key: bytes, expiry: int) -> Change | None:
         """The same value with a new expiry, seqno, CAS and rev; None if the key does not live."""
-        while True:
+        for _ in range(READ_TRIES_MAX):
             item = self.lookup.item(self.id, key)
             if item is None or item.deleted:
                 return None
             self.core.ensure_room(FRAME_OVERHEAD_MAX + len(key) + len(item.value))
             with self.core.lock:
-                meta = self.lookup.meta(self.id, key)
-                if meta is None or meta.seqno != item.seqno:
-                    continue  # somebody changed it while its value was read from the disk
+                if not self._is_still(key, item):
+                    continue
                 change = self._store(
                     key, item.value, item.flags, expiry, item.datatype, None, None, None, 0, 0
                 )
             self.core.announce(self.id)
             return change
+        raise StoreError(f"a key of vbucket {self.id} changes faster than it can be read")
+
+    def _is_still(self, key: bytes, item: Item) -> bool:
+        """Whether nobody changed a key while its value was read from the disk; lock held."""
+        meta = self.lookup.meta(self.id, key)
+        return meta is not None and meta.seqno == item.seqno
 
     def expire_if_due(self, key: bytes, now: int) -> bool:
         """Expire a living key whose expiry is at or before ``now`` (unix seconds); whether it was.
 
         System xattrs stay in the tombstone's value.
         """
-        while True:
-            item = self.lookup.item(self.id, key)
-            if item is None or item.deleted or not 0 < item.expiry <= now:
+        item = self.lookup.item(self.id, key)
+        if item is None or item.deleted or not 0 < item.expiry <= now:
+            return False
+        value, datatype = value_after_expiry(item)
+        self.core.ensure_room(FRAME_OVERHEAD_MAX + len(key) + len(value))
+        with self.core.lock:
+            # Not if it was changed meanwhile, nor under a prepare: that decides about the key.
+            if not self._is_still(key, item) or self.prepares.get(key) is not None:
                 return False
-            value, datatype = value_after_expiry(item)
-            self.core.ensure_room(FRAME_OVERHEAD_MAX + len(key) + len(value))
-            with self.core.lock:
-                meta = self.lookup.meta(self.id, key)
-                if meta is None or meta.seqno != item.seqno:
-                    continue  # somebody changed it while its value was read from the disk
-                extras = EXPIRATION_FIELDS.pack(0, 0, self._seconds(None))
-                self._add(at.EXPIRATION, extras, key, value, datatype=datatype)
-            self.core.announce(self.id)
-            return True
+            extras = EXPIRATION_FIELDS.pack(0, 0, self._seconds(None))
+            self._add(at.EXPIRATION, extras, key, value, datatype=datatype)
+        self.core.announce(self.id)
+        return True
 
     def hold_bulk(self, held: int) -> None:
         """Keep `Bucket.serve_requests` away from this vbucket while ``held`` is not 0 (locks)."""

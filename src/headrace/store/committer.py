@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Final
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,4 +62,7 @@ class Committer:
                 self.failure = None
             except HeadraceError as error:
                 self.failure = error
+                self._stop.wait(RETRY_SECONDS)
+            except Exception as error:  # noqa: BLE001 - a thread that dies unheard ends durability
+                self.failure = StoreError(f"a commit failed for a reason of our own: {error!r}")
                 self._stop.wait(RETRY_SECONDS)

@@ -73,6 +73,7 @@ class Core:
         self.arena = Arena(settings.segment_bytes)
         self.blocks = [BlockList() for _ in range(settings.vbuckets)]
         self.cursors: Words = np.zeros((CURSORS_FIRST, C_COLUMNS), np.int64)
+        self._free_cursors = list(range(CURSORS_FIRST - 1, -1, -1))
         self.told = [False] * settings.vbuckets
         """Whether the listener knows that a vbucket has news no cursor has looked at."""
         self.listener: Callable[[int], None] | None = None
@@ -275,15 +276,20 @@ class Core:
 
     def add_cursor(self, vbucket: int, read: int, *, droppable: bool) -> int:
         """A row in the cursor table; lock held."""
-        free = np.flatnonzero(self.cursors[:, C_STATE] == CURSOR_FREE)
-        if not len(free):
-            grown = np.zeros((2 * len(self.cursors), C_COLUMNS), np.int64)
-            grown[: len(self.cursors)] = self.cursors
-            row, self.cursors = len(self.cursors), grown
-        else:
-            row = int(free[0])
+        if not self._free_cursors:
+            size = len(self.cursors)
+            grown = np.zeros((2 * size, C_COLUMNS), np.int64)
+            grown[:size] = self.cursors
+            self.cursors = grown
+            self._free_cursors = list(range(2 * size - 1, size - 1, -1))
+        row = self._free_cursors.pop()
         self.cursors[row] = (vbucket, read, CURSOR_LIVE if droppable else CURSOR_PINNED)
         return row
+
+    def remove_cursor(self, row: int) -> None:
+        """Give a row back; lock held."""
+        self.cursors[row, C_STATE] = CURSOR_FREE
+        self._free_cursors.append(row)
 
     def drop_cursors(self, vbucket: int) -> int:
         """Drop every cursor of a vbucket; how many there were. Lock held."""

@@ -210,7 +210,7 @@ class Cursor:
         """Give up the place; idempotent."""
         with self._core.lock:
             if self._row >= 0:
-                self._core.cursors[self._row, inside.C_STATE] = inside.CURSOR_FREE
+                self._core.remove_cursor(self._row)
                 self._row = -1
 
 

@@ -4,8 +4,8 @@ A commit writes the arena's bytes since the last one, all vbuckets together, as 
 (one per segment they touch), with the records that changed, in one batch: one sync. When the
 journal exceeds its limit a sealing round begins: step by step, each riding on a commit, the frames
 of some vbuckets are copied into blocks; when all are, the journal entries below the round's start
-are deleted and the arena may drop those bytes. A vbucket's record says below which commit its
-frames are sealed, so a crash between steps neither loses nor repeats a frame.
+are deleted and the arena may drop those bytes. A vbucket's record says below
+which commit its frames are sealed, so a crash between steps neither loses nor repeats a frame.
 
 Rules. What a commit captures is captured under the lock, at once: positions, high seqnos, records.
 Bytes below the captured position never change, so they are checksummed and written outside the
@@ -32,7 +32,6 @@ from headrace.store.model import CommitReport
 from headrace.store.native import address_of
 from headrace.store.records import (
     BLOCK_HEADER,
-    FLOOR_KEY,
     JOURNAL_KEY,
     fill_block_header,
     pack_journal,
@@ -51,8 +50,6 @@ if TYPE_CHECKING:
 
 STEP_BYTES: Final = 8 * 1024 * 1024
 """Frames sealed by one step: bounds how much a commit can be delayed by sealing."""
-SWEEP_SHARE: Final = 2
-"""Bytes of obsolete journal entries deleted per byte a commit writes."""
 
 
 @dataclass(slots=True)
@@ -108,9 +105,7 @@ class Journal:
         self._vbuckets = vbuckets
         self.next_commit = 1
         self.entries: deque[tuple[bytes, int]] = deque()
-        """Keys and sizes of the journal entries that are not sealed."""
-        self._obsolete: deque[tuple[bytes, int]] = deque()
-        """The same for entries below the floor that are still to be deleted."""
+        """Keys and sizes of the journal entries on disk."""
         self.bytes = 0
         self.enabled = True
         """False while persistence is stopped."""
@@ -130,10 +125,6 @@ class Journal:
         self.bytes += size
         self.next_commit = max(self.next_commit, commit + 1)
 
-    def loaded_obsolete(self, key: bytes, size: int) -> None:
-        """A journal entry below the floor was found when the bucket was opened."""
-        self._obsolete.append((key, size))
-
     def start(self) -> None:
         """Everything in the arena is in the journal already: loading is done."""
         self._core.committed_position = self._core.arena.high
@@ -141,14 +132,12 @@ class Journal:
 
     # -- committing -----------------------------------------------------------------------------
 
-    def commit(
-        self, *, seal: bool | None = None, forced: bool = False, sweep: bool = False
-    ) -> CommitReport:
+    def commit(self, *, seal: bool | None = None, forced: bool = False) -> CommitReport:
         """Make everything accepted durable.
 
         ``seal`` True begins a sealing round if none is on, False does no step of one, None goes by
         the journal's size. ``forced``: also while persistence is stopped (a vbucket is truncated or
-        changes state). ``sweep``: delete every obsolete journal entry, not only a few.
+        changes state).
         """
         core = self._core
         with core.structure:
@@ -161,7 +150,6 @@ class Journal:
             try:
                 entries = self._journal(batch, capture)
                 sealed_bytes = self._blocks(batch, capture)
-                swept = self._sweep(batch, everything=sweep)
                 for number, record in capture.records.items():
                     batch.put(Table.META, vbucket_key(number), record)
                 self.add_more(batch)
@@ -172,8 +160,6 @@ class Journal:
                 raise
             with core.lock:
                 self._install(capture, entries)
-                for _ in range(swept):
-                    self._obsolete.popleft()
                 ready = self._ready()
         for callback in ready:
             callback(True)
@@ -244,24 +230,11 @@ class Journal:
                 batch.put(Table.BLOCKS, block.key, packed.value)
                 written += len(packed.value)
         if capture.round_ends and self._round is not None:
-            floor = pack_meta(FLOOR_KEY, self._round.commit + 1)
-            batch.put(Table.META, FLOOR_KEY, floor)
+            last = JOURNAL_KEY.pack(self._round.commit + 1, 0)
+            for key, _ in self.entries:
+                if key < last:
+                    batch.delete(Table.JOURNAL, key)
         return written
-
-    def _sweep(self, batch: Batch, *, everything: bool) -> int:
-        """Delete obsolete entries, about as many bytes as the batch writes; how many.
-
-        All at once would leave LMDB one long list of free pages to write again with every commit.
-        """
-        budget = SWEEP_SHARE * batch.bytes_put
-        swept = 0
-        for key, size in self._obsolete:
-            if budget <= 0 and not everything:
-                break
-            batch.delete(Table.JOURNAL, key)
-            budget -= size
-            swept += 1
-        return swept
 
     def _undo(self, capture: Capture) -> None:
         core = self._core
@@ -306,13 +279,11 @@ class Journal:
 
     # -- sealing --------------------------------------------------------------------------------
 
-    def seal(self, *, sweep: bool = True) -> int:
-        """Move every accepted frame into blocks now; bytes moved. ``sweep``: empty the journal."""
+    def seal(self) -> int:
+        """Move every accepted frame into blocks now; bytes moved."""
         moved = self.commit(seal=True).bytes_sealed
         while self._round is not None and self.enabled:
             moved += self.commit().bytes_sealed
-        if sweep and self._obsolete:
-            self.commit(seal=False, sweep=True)
         return moved
 
     def _seal_step(self, capture: Capture) -> None:
@@ -436,7 +407,6 @@ class Journal:
     def _end_round(self, ended: Round) -> None:
         last = JOURNAL_KEY.pack(ended.commit + 1, 0)
         while self.entries and self.entries[0][0] < last:
-            self._obsolete.append(self.entries[0])
             self.bytes -= self.entries.popleft()[1]
         self._core.sealed_position = ended.position
         self._round = None

@@ -84,7 +84,6 @@ class Opening:
         self._vbuckets = vbuckets
         self._sealed = np.zeros(core.settings.vbuckets, np.int64)
         self._highs: dict[int, int] = {}
-        self._floor = 0
         self.was_clean = False
         self.properties: dict[str, object] = {}
 
@@ -108,9 +107,6 @@ class Opening:
             record = records.unpack_meta(key, value, path=path)
             if key == records.CLEAN_KEY:
                 self.was_clean = record is True
-            elif key == records.FLOOR_KEY:
-                self._floor = int(cast("int", record))
-                self._journal.next_commit = max(self._journal.next_commit, self._floor)
             elif key.startswith(b"p"):
                 self.properties[key[1:].decode()] = record
             elif key.startswith(b"v"):
@@ -148,9 +144,6 @@ class Opening:
         core = self._core
         for key, value in reader.scan(Table.JOURNAL):
             commit, frames = records.unpack_journal(key, value, path=core.disk.path)
-            if commit < self._floor:
-                self._journal.loaded_obsolete(key, len(value))
-                continue
             replay_entry(core, self._vbuckets, commit, frames, self._sealed)
             self._journal.loaded(commit, key, len(value))
 

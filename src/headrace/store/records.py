@@ -4,13 +4,12 @@
              value: HRJ1, crc32, commit u64, part u32, size u32, frames
     blocks   key: vbucket u16, first seqno u64
              value: HRB1, crc32, count u32, stamp u32, first u64, last u64, frames
-    meta     key: "bucket", "clean", "floor", "v" + vbucket u16, "p" + name
+    meta     key: "bucket", "clean", "v" + vbucket u16, "p" + name
              value: crc32, JSON
 
 All big-endian. A checksum covers everything behind it in its value; a header repeats its key, so
 that a value that strayed is noticed. A block's stamp is the low half of the commit that wrote it:
-it tells a block from one that took its key meanwhile. Journal entries of commits below the floor mean
-nothing any more. `FORMAT` is in "bucket"; a greater one is
+it tells a block from one that took its key meanwhile. `FORMAT` is in "bucket"; a greater one is
 refused.
 
 Imports: errors.
@@ -40,7 +39,6 @@ _CRC_COVERS_FROM: Final = 8
 
 BUCKET_KEY: Final = b"bucket"
 CLEAN_KEY: Final = b"clean"
-FLOOR_KEY: Final = b"floor"
 
 
 def vbucket_key(vbucket: int) -> bytes:
