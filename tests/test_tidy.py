@@ -33,6 +33,8 @@ UNMIRRORED: Final = {
 # A test file beside a package that stands for no single module, and why.
 ABOUT_A_LAYER: Final = {
     "wire/test_vectors.py": "bytes with their source named, through the whole layer",
+    "node/test_crash.py": "a node process killed under load; a slice of `make soak`",
+    "node/test_crowd.py": "many connections and one that never reads; a slice of `make soak`",
 }
 # Directories of tests that stand for no package of src, and why.
 NOT_MIRRORS: Final = {
