@@ -19,6 +19,9 @@ ONLY ?=
 QUICK ?=
 SECONDS ?= 60
 SEED ?=
+CRASHES ?= 200
+CONNECTIONS ?= 1000
+MEGABYTES ?= 512
 PYTEST_ARGS ?=
 
 # What the locks are made from. Spark has one of its own, which holds all of the other: it is installed
@@ -30,9 +33,13 @@ SPARK_READY := $(VENV)/.ready-spark-$(shell { cat requirements-spark.lock pyproj
 LOCK_OPTIONS := --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
 UV_VERSION := 0.13.7
 
+# What needs Spark, and so its own environment; everything else runs without.
+SPARK_TESTS := tests/spark tests/cli/test_sync.py tests/cli/test_verify.py tests/cli/test_history.py \
+	tests/test_examples.py
+
 CAPTURE := tests/captures/02_live_665.pcap
 
-.PHONY: help demo test check interop bench fuzz reference lock clean
+.PHONY: help demo test check interop spark bench fuzz soak reference lock clean
 
 help: ## print this list
 	@echo "usage: make <target>"
@@ -43,9 +50,12 @@ demo: $(READY) ## show a captured conversation with a real server, decoded
 	@$(VENV)/bin/headrace decode $(CAPTURE)
 
 test: $(READY) ## run the tests (PYTEST_ARGS="tests/wire -x" to choose)
-	@$(RUN) -m pytest -m "not interop" $(PYTEST_ARGS)
+	@$(RUN) -m pytest -m "not interop" $(addprefix --ignore=,$(SPARK_TESTS)) $(PYTEST_ARGS)
 
-check: $(READY) ## ruff, mypy, and the tests of layers, docs and tidiness
+spark: $(SPARK_READY) ## the tests of the pipeline (adds Spark to the environment; Java from PyPI if there is none)
+	@$(RUN) -m pytest $(SPARK_TESTS) $(PYTEST_ARGS)
+
+check: $(SPARK_READY) ## ruff, mypy, and the tests of layers, docs and tidiness
 	@$(RUN) -m ruff check .
 	@$(RUN) -m ruff format --check .
 	@$(RUN) -m mypy
@@ -57,6 +67,10 @@ interop: $(READY) ## the tests against foreign tools (tshark is installed where 
 
 bench: $(READY) ## measure (ONLY=prefix chooses, QUICK=1 only proves that it runs)
 	@$(RUN) -m benchmarks --only "$(ONLY)" $(if $(QUICK),--quick)
+
+soak: $(READY) ## kill, crowd and starve a node (CRASHES=200, CONNECTIONS=1000, MEGABYTES=512, SEED=n)
+	@$(RUN) -m tests.soak --crashes "$(CRASHES)" --connections "$(CONNECTIONS)" --megabytes "$(MEGABYTES)" \
+		$(if $(SEED),--seed "$(SEED)")
 
 fuzz: $(READY) ## throw broken bytes at the decoders (SECONDS=60, SEED=n replays one)
 	@$(RUN) -m tests.fuzz --seconds "$(SECONDS)" --only "$(ONLY)" $(if $(SEED),--seed "$(SEED)")

@@ -1,7 +1,7 @@
 """What the node costs: streams from disk, live changes, documents, its store.
 
 The figures are defined, and their methods told, in the files this one gathers them from:
-`_node_backfill.py` (change streams), `_node_kv.py` (documents), `_node_store.py` (durability, start).
+`_node_backfill.py` (change streams), `_node_kv.py` (documents), `_node_store.py` (its store).
 """
 
 from __future__ import annotations

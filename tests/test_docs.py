@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pytest
 
+import headrace
+from headrace.testing import running_node
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -216,11 +219,15 @@ def test_a_headrace_command_that_does_not_exist_is_refused() -> None:
 
 
 def test_the_python_in_the_readme_runs() -> None:
+    """As written, but for the port: the node of a test listens wherever it is free."""
     (snippet,) = PYTHON.findall(read("README.md"))
-    noop = bytes([0x80, 0x5C]) + bytes(22)
-    names: dict[str, object] = {"data": noop}
-    exec(snippet, names)  # noqa: S102 - our own text, to see that it is true
-    assert type(names["message"]).__name__ == "Noop"
+    with running_node(vbuckets=2) as node:
+        assert ":11210/" in snippet
+        names: dict[str, object] = {}
+        with headrace.connect(f"couchbase://127.0.0.1:{node.port}/default") as bucket:
+            assert bucket.name == "default"
+        exec(snippet.replace(":11210/", f":{node.port}/"), names)  # noqa: S102 - our own text
+        assert "bucket" in names
 
 
 def test_every_decision_is_listed_and_has_its_four_parts() -> None:

@@ -19,6 +19,14 @@ from headrace.errors import HeadraceError
 
 COMMANDS: Final[dict[str, str]] = {
     "decode": "Show the frames of a capture, a hex dump or a file.",
+    "serve": "Run a node: documents in, change streams out.",
+    "fault": "Make a running node fail: failover, rollback, purge, cut, crash ...",
+    "tail": "Follow the changes of a bucket.",
+    "status": "Show where vbuckets and consumers stand.",
+    "load": "Write documents: from a file, or made up.",
+    "tokens": "Show, compare, check and edit resume tokens.",
+    "capture": "Record a conversation with a node.",
+    "replay": "Play a recorded conversation back.",
 }
 """Name -> what it does; the command `a-b` is `command` in headrace/cli/a_b.py."""
 

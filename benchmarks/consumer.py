@@ -1,0 +1,282 @@
+"""What does a change cost our consumer, against reading the bytes and throwing them away?
+
+One node (`headrace serve --memory`, a process of its own) holds the documents: 64 vbuckets, JSON
+values of 64, 256 or 1024 bytes. Each reading streams all of them from the beginning to now over one
+connection. CPU time of our process alone (the node's is not in it): the link, the handshake, the
+questions before it and the keeper thread are; a reading is long enough that they do not matter.
+
+`arrow_vs_raw_recv`: `bucket.changes` in batches of whole snapshots, flow control on; against the
+same streams requested by the same connection, read with `recv_into` a 4 MB buffer, never looked at
+and not acknowledged. 1.0 would mean that framing, Arrow, snapshots and tokens are free.
+
+`objects_vs_arrow`: `bucket.follow` (one object per change) against `bucket.changes`.
+
+`arrow_vs_go`, `arrow_vs_java`: messages per CPU second against the programs in tests/interop, which
+drain the same node with gocbcore and dcp-client; their CPU time is their process's, without build
+and start (they print it themselves).
+
+`memory`: highest resident size of a process that reads everything with `bucket.changes`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import os
+import secrets
+import selectors
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+from benchmarks.harness import Run, Skip, Value, figure
+from headrace.client.bucket import Bucket, connect
+from headrace.client.bulk import ObjectRoad
+from headrace.client.dial import dial
+from headrace.client.link import Link
+from headrace.client.writer import Document
+from headrace.history import Seqno, VBucketId
+from headrace.protocol import events as e
+from headrace.protocol.consumer import ConsumerConnection
+from headrace.protocol.handshake import ConsumerSettings
+from headrace.protocol.talk import StreamPlan
+from headrace.wire.opcodes import StreamFlag
+
+BUFFER_SIZE: Final = 4 << 20
+START_SECONDS: Final = 60.0
+TARGET_SIZE: Final = 256 << 20
+"""Bytes of values that a full run streams."""
+USER: Final = "bench"
+SECRET: Final = "of nobody"  # noqa: S105 - of a node that lives as long as this process
+ROOT: Final = Path(__file__).resolve().parent.parent
+
+
+@functools.cache
+def node_with(value_size: int, documents: int) -> str:
+    """Start a node, fill it and return the URL of its bucket; it stops with this process."""
+    directory = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
+    port_file, users = directory / "port", directory / "users.toml"
+    users.touch(mode=0o600)
+    users.write_text(f'[users.{USER}]\npassword = "{SECRET}"\nrole = "admin"\n', encoding="utf-8")
+    command = [sys.executable, "-m", "headrace", "serve", "--memory", "--port", "0"]
+    command += ["--port-file", str(port_file), "--vbuckets", "64", "--memory-quota-mb", "2048"]
+    command += ["--users", str(users)]
+    process = subprocess.Popen(  # noqa: S603 - our own words
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    atexit.register(process.kill)
+    deadline = time.monotonic() + START_SECONDS
+    while not port_file.is_file() or not port_file.read_text(encoding="utf-8").strip():
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise Skip("the node did not start")
+        time.sleep(0.05)
+    url = f"couchbase://127.0.0.1:{port_file.read_text(encoding='utf-8').strip()}/default"
+    value = (b'{"name": "' + b"x" * value_size)[: value_size - 2] + b'"}'
+    with opened(url) as bucket, bucket.writer() as writer:
+        for number in range(documents):
+            writer.put(Document(b"user::%012d" % number, value, is_json=True))
+    return url
+
+
+def opened(url: str) -> Bucket:
+    """The bucket, logged in."""
+    return connect(url, user=USER, password=SECRET)
+
+
+def source(run: Run, value_size: int) -> tuple[str, int]:
+    """The node to read and how many documents it holds."""
+    documents = run.pick(full=TARGET_SIZE // (value_size + 160), quick=2_000)
+    return node_with(value_size, documents), documents
+
+
+def read_arrow(url: str, documents: int) -> None:
+    """Everything as batches."""
+    with opened(url) as bucket:
+        rows = sum(batch.num_rows for batch in bucket.changes(until="now"))
+    assert rows == documents, rows
+
+
+def read_objects(url: str, documents: int) -> None:
+    """Everything as objects."""
+    with opened(url) as bucket:
+        rows = sum(1 for _ in bucket.follow(since="beginning", until="now"))
+    assert rows == documents, rows
+
+
+def read_raw(url: str, size: int) -> int:
+    """The bytes of the same streams, thrown away; returns how many came until the last one."""
+    with opened(url) as bucket:
+        link = _streaming(bucket)
+        link.socket.setblocking(True)
+        buffer = memoryview(bytearray(BUFFER_SIZE))
+        received = 0
+        while received < size:
+            received += link.socket.recv_into(buffer)
+        link.close()
+    return received
+
+
+@functools.cache
+def stream_size(url: str) -> int:
+    """The bytes that a reader of everything receives on its connection after the handshake."""
+    with opened(url) as bucket:
+        link = _streaming(bucket)
+        before = link.received
+        ended = 0
+        with selectors.DefaultSelector() as selector:
+            selector.register(link.socket, selectors.EVENT_READ)
+            while ended < bucket.vbuckets:
+                selector.select(1.0)
+                for taken in link.pump(now=time.monotonic()):
+                    ended += sum(isinstance(piece, e.StreamEnded) for piece in taken.pieces)
+        link.close()
+        return link.received - before
+
+
+def _streaming(bucket: Bucket) -> Link:
+    """A link on which every stream has been requested, without flow control."""
+    node = bucket.cluster_map.nodes[0]
+    settings = ConsumerSettings(name=f"bench:{secrets.token_hex(4)}", bucket=bucket.name, window=0)
+    now = time.monotonic()
+    connection = ConsumerConnection(settings, now=now, nonce=secrets.token_hex(8))
+    link = Link(dial(node, bucket.access), node, ObjectRoad(connection), opened_at=now)
+    link.flush()
+    with selectors.DefaultSelector() as selector:
+        selector.register(link.socket, selectors.EVENT_READ)
+        while connection.connected is None:
+            selector.select(1.0)
+            for _ in link.pump(now=time.monotonic()):
+                pass
+    for vbucket, seqno in bucket.seqnos().items():
+        plan = StreamPlan(
+            vbucket=VBucketId(vbucket), end_seqno=Seqno(seqno), flags=StreamFlag.ACTIVE_ONLY
+        )
+        connection.request_stream(plan)
+    link.flush()
+    return link
+
+
+def against_raw(run: Run, value_size: int) -> Value:
+    """The Arrow consumer's speed as a part of reading the bytes."""
+    url, documents = source(run, value_size)
+    size = stream_size(url)
+    return run.compare(lambda: read_arrow(url, documents), lambda: read_raw(url, size)).speed
+
+
+def objects_against_arrow(run: Run, value_size: int) -> Value:
+    """The object consumer's speed as a part of the Arrow consumer's."""
+    url, documents = source(run, value_size)
+    return run.compare(
+        lambda: read_objects(url, documents), lambda: read_arrow(url, documents)
+    ).speed
+
+
+MEMORY: Final = """
+import resource, sys
+from headrace.client.bucket import connect
+with connect(sys.argv[1], user=sys.argv[2], password=sys.argv[3]) as bucket:
+    rows = sum(batch.num_rows for batch in bucket.changes(until="now"))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+"""
+
+
+def foreign(run: Run, value_size: int, program: str) -> Value:
+    """The Arrow consumer's messages per CPU second as a multiple of a foreign client's."""
+    command = foreign_command(program)
+    url, documents = source(run, value_size)
+    ours, theirs = [], []
+    for _ in range(min(run.runs, 3)):
+        began = time.process_time()
+        read_arrow(url, documents)
+        ours.append(time.process_time() - began)
+        done = subprocess.run(  # noqa: S603 - our own program
+            [*command, "--count", url],
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+            env=os.environ | {"HEADRACE_USER": USER, "HEADRACE_PASSWORD": SECRET},
+        )
+        if done.returncode:
+            raise Skip(f"the {program} client failed: {done.stderr.strip()[-200:]}")
+        told = json.loads(done.stdout.splitlines()[-1])
+        assert told["items"] == documents, told
+        theirs.append(told["cpu_seconds"])
+    return Value(sorted(theirs)[len(theirs) // 2] / sorted(ours)[len(ours) // 2], len(ours))
+
+
+def foreign_command(program: str) -> list[str]:
+    """The command that runs a foreign client, if it has been built."""
+    built = {
+        "go": ROOT / "build" / "interop" / "gocbcore" / "drain",
+        "java": ROOT / "build" / "interop" / "java" / "drain.jar",
+    }[program]
+    if not built.is_file():
+        raise Skip(f"{built.relative_to(ROOT)} is not built; `make interop` does")
+    return ["java", "-jar", os.fspath(built)] if program == "java" else [os.fspath(built)]
+
+
+@figure("consumer.arrow_vs_raw_recv.64", unit="ratio", goal=0.45, better="higher")
+def raw_64(run: Run) -> Value:
+    """Arrow against raw bytes, values of 64 bytes."""
+    return against_raw(run, 64)
+
+
+@figure("consumer.arrow_vs_raw_recv.256", unit="ratio", goal=0.45, better="higher")
+def raw_256(run: Run) -> Value:
+    """Arrow against raw bytes, values of 256 bytes."""
+    return against_raw(run, 256)
+
+
+@figure("consumer.arrow_vs_raw_recv.1024", unit="ratio", goal=0.45, better="higher")
+def raw_1024(run: Run) -> Value:
+    """Arrow against raw bytes, values of 1024 bytes."""
+    return against_raw(run, 1024)
+
+
+@figure("consumer.objects_vs_arrow.64", unit="ratio", goal=None, better="higher")
+def objects_64(run: Run) -> Value:
+    """Objects against Arrow, values of 64 bytes."""
+    return objects_against_arrow(run, 64)
+
+
+@figure("consumer.objects_vs_arrow.256", unit="ratio", goal=None, better="higher")
+def objects_256(run: Run) -> Value:
+    """Objects against Arrow, values of 256 bytes."""
+    return objects_against_arrow(run, 256)
+
+
+@figure("consumer.objects_vs_arrow.1024", unit="ratio", goal=None, better="higher")
+def objects_1024(run: Run) -> Value:
+    """Objects against Arrow, values of 1024 bytes."""
+    return objects_against_arrow(run, 1024)
+
+
+@figure("consumer.arrow_vs_go.256", unit="ratio", goal=10, better="higher")
+def go_256(run: Run) -> Value:
+    """Messages per CPU second against gocbcore, values of 256 bytes."""
+    return foreign(run, 256, "go")
+
+
+@figure("consumer.arrow_vs_java.256", unit="ratio", goal=10, better="higher")
+def java_256(run: Run) -> Value:
+    """Messages per CPU second against the Java client, values of 256 bytes."""
+    return foreign(run, 256, "java")
+
+
+@figure("consumer.arrow_memory.256", unit="MB", goal=None, better="lower")
+def memory_256(run: Run) -> Value:
+    """Highest resident size of a process that reads everything as batches."""
+    url, _ = source(run, 256)
+    done = subprocess.run(  # noqa: S603 - our own words
+        [sys.executable, "-c", MEMORY, url, USER, SECRET],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    return Value(float(done.stdout), 1)

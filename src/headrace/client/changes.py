@@ -1,0 +1,188 @@
+"""What a consumer hands to an application: changes, rollbacks, troubles. All frozen values.
+
+Imports: history, wire.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from headrace.errors import RemoteProtocolError
+from headrace.protocol.stream import SEQNO_FIELDS
+from headrace.wire import messages as m
+from headrace.wire.opcodes import Datatype
+from headrace.wire.values import inflate, split_collection, split_xattrs
+
+if TYPE_CHECKING:
+    from headrace.history import BranchId, ResumeToken
+    from headrace.wire.message import Request
+
+CAS_SECOND: Final = 1_000_000_000
+
+
+class Kind(Enum):
+    """What happened to a document, or to the vbucket."""
+
+    MUTATION = "mutation"
+    DELETION = "deletion"
+    EXPIRATION = "expiration"
+    PREPARE = "prepare"
+    COMMIT = "commit"
+    ABORT = "abort"
+    SYSTEM_EVENT = "system_event"
+    SEQNO_ADVANCED = "seqno_advanced"
+
+
+KINDS: Final[dict[type[Request], Kind]] = {
+    m.Mutation: Kind.MUTATION,
+    m.Deletion: Kind.DELETION,
+    m.Expiration: Kind.EXPIRATION,
+    m.Prepare: Kind.PREPARE,
+    m.Commit: Kind.COMMIT,
+    m.Abort: Kind.ABORT,
+    m.SystemEvent: Kind.SYSTEM_EVENT,
+    m.SeqnoAdvanced: Kind.SEQNO_ADVANCED,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One change of one vbucket's history.
+
+    ``key`` has no collection prefix and ``value`` is inflated; ``xattrs`` are cut from it.
+    ``token`` is where to resume once this change is done with; ``token.is_boundary`` says that the
+    vbucket's state is consistent after it. ``expiry`` and ``delete_time`` are seconds since 1970, 0
+    for none.
+    """
+
+    vbucket: int
+    seqno: int
+    kind: Kind
+    key: bytes = b""
+    value: bytes = b""
+    cas: int = 0
+    rev: int = 0
+    flags: int = 0
+    expiry: int = 0
+    delete_time: int = 0
+    datatype: int = 0
+    collection_id: int | None = None
+    xattrs: dict[str, bytes] | None = None
+    prepared_seqno: int | None = None
+    stream_id: int | None = None
+    token: ResumeToken
+
+    @property
+    def time(self) -> datetime | None:
+        """When the change was made by the node's clock (from its CAS), None if it has none."""
+        return cas_time(self.cas)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollback:
+    """Everything of the vbucket above ``to_seqno`` is withdrawn: its history is no more.
+
+    ``from_seqno`` is the last seqno that was handed out, ``dead_branch`` the branch it was on.
+    ``to_seqno`` is a boundary the consumer holds, at or below what the producer asked for. Rows of
+    the new branch follow; ``token`` is where they start.
+    """
+
+    vbucket: int
+    from_seqno: int
+    to_seqno: int
+    dead_branch: BranchId
+    token: ResumeToken
+
+    def __str__(self) -> str:
+        """As a sentence."""
+        log = f", the log is now {self.token.log}" if self.token.log is not None else ""
+        return (
+            f"vbucket {self.vbucket} is rolled back from {self.from_seqno} to {self.to_seqno}: "
+            f"branch {self.dead_branch:016x} ended{log}; what came after {self.to_seqno} is void"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """Something keeps vbuckets from streaming; told as it happens, streaming is tried again."""
+
+    vbuckets: tuple[int, ...]
+    reason: str
+    attempts: int
+    retry_seconds: float | None
+
+    def __str__(self) -> str:
+        """As a sentence."""
+        names = vbucket_names(self.vbuckets)
+        again = "" if self.retry_seconds is None else f"; again in {self.retry_seconds:.1f} s"
+        return f"vbucket {names}: {self.reason} (attempt {self.attempts}){again}"
+
+
+def vbucket_names(vbuckets: tuple[int, ...] | list[int], limit: int = 8) -> str:
+    """A few numbers and how many more there are."""
+    shown = ", ".join(str(vbucket) for vbucket in vbuckets[:limit])
+    return f"{shown} and {len(vbuckets) - limit} more" if len(vbuckets) > limit else shown
+
+
+def cas_time(cas: int) -> datetime | None:
+    """The time in a CAS, a hybrid clock in nanoseconds; None when it holds none."""
+    if not cas:
+        return None
+    try:
+        return datetime.fromtimestamp(cas / CAS_SECOND, tz=UTC)
+    except (OverflowError, ValueError, OSError):
+        return None
+
+
+def change_of(message: Request, token: ResumeToken, *, collections: bool) -> Change:
+    """The change that a message tells, its key and value taken apart.
+
+    What does not come apart is left as it came: a document that one writer broke must not keep
+    everybody from the changes behind it.
+    """
+    key: bytes = getattr(message, "key", b"")
+    collection = None
+    if collections and key and not isinstance(message, m.SystemEvent):
+        with suppress(RemoteProtocolError):
+            collection, key = split_collection(key)
+    value, datatype, xattrs = _taken_apart(message)
+    return Change(
+        vbucket=message.vbucket,
+        seqno=getattr(message, SEQNO_FIELDS[type(message)]),
+        kind=KINDS[type(message)],
+        key=key,
+        value=value,
+        cas=message.cas,
+        rev=getattr(message, "rev_seqno", 0),
+        flags=getattr(message, "flags", 0),
+        expiry=getattr(message, "expiration", 0),
+        delete_time=getattr(message, "delete_time", 0) or 0,
+        datatype=datatype,
+        collection_id=collection,
+        xattrs=xattrs,
+        prepared_seqno=getattr(message, "prepared_seqno", None),
+        stream_id=message.stream_id,
+        token=token,
+    )
+
+
+def _taken_apart(message: Request) -> tuple[bytes, int, dict[str, bytes] | None]:
+    """The value inflated and without xattrs, the datatype of what is left, the xattrs."""
+    value: bytes = getattr(message, "value", b"")
+    datatype = message.datatype
+    nmeta = getattr(message, "nmeta", 0) or 0
+    if 0 < nmeta <= len(value):
+        value = value[:-nmeta]
+    xattrs = None
+    # Without a value the datatype may still be that of the document: OPEN with flag 40.
+    if value:
+        with suppress(RemoteProtocolError):
+            if datatype & Datatype.SNAPPY:
+                value, datatype = inflate(value), datatype & ~Datatype.SNAPPY
+            if datatype & Datatype.XATTR:
+                xattrs, value = split_xattrs(value)
+    return value, datatype, xattrs

@@ -1,0 +1,288 @@
+"""Intake: pieces from any number of connections in, things for the application out; no socket.
+
+It stands between the skins and the application. Pieces of a connection move the courses; rows go
+through the shelf (bulk) or become changes (objects); what the application may have waits in a
+queue, together with what its connection gets back when the application is done with it.
+
+What is done with: the application took it and asked for the next. Then its bytes are given back to
+the producer's window and its positions become part of the tokens. Rows that wait on the shelf are
+the exception: a snapshot larger than the window could never become whole, so their bytes are given
+back while the application waits for more, and kept while it does not.
+
+Imports: client.*, history, protocol.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.client.bulk import Rows, Whole
+from headrace.client.changes import Change, Kind, Rollback, change_of
+from headrace.columns.schema import SCHEMA
+from headrace.history import Boundaries, Seqno, VBucketId
+from headrace.protocol import events as e
+from headrace.protocol.talk import Position
+from headrace.wire.opcodes import Feature
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.client.bulk import Taken
+    from headrace.client.courses import Courses
+    from headrace.client.gate import Gate
+    from headrace.client.shelf import Ready, Shelf
+    from headrace.protocol.consumer import ConsumerConnection
+
+    Given: TypeAlias = "pa.RecordBatch | Change | Rollback"
+
+_CAS: Final = SCHEMA.get_field_index("cas")
+HIDDEN: Final = frozenset({Kind.SEQNO_ADVANCED})
+"""Changes that move positions and are not handed out."""
+
+
+@dataclass(slots=True)
+class Entry:
+    """One thing for the application, or positions alone."""
+
+    given: Given | None
+    connection: ConsumerConnection | None = None
+    size: int = 0
+    positions: dict[int, Position] = field(default_factory=dict)
+    ceilings: dict[int, int] = field(default_factory=dict)
+    partial: frozenset[int] = frozenset()
+
+
+class Intake:
+    """The queue between connections and the application."""
+
+    def __init__(
+        self,
+        courses: Courses,
+        shelf: Shelf | None,
+        *,
+        gate: Gate | None = None,
+        listener: Callable[[e.Event], None] | None = None,
+    ) -> None:
+        """``shelf`` None makes changes of items instead of batches.
+
+        ``gate`` holds back what is not on disk yet; ``held_back`` then says what waits for it.
+        """
+        self.courses = courses
+        self.shelf = shelf
+        self.delivered: dict[int, Position] = {}
+        self.newest_cas: dict[int, int] = {}
+        self.received_items = 0
+        self.received_bytes = 0
+        self.gate = gate
+        self.held_back: dict[int, int] = {}
+        self._listener = listener
+        self._boundaries: dict[int, Boundaries] = {}
+        self._partial: frozenset[int] = frozenset()
+        self._queue: deque[Entry] = deque()
+        self._out: Entry | None = None
+        self._owed: dict[ConsumerConnection, int] = {}
+        self._whole = shelf is not None and shelf.is_whole
+
+    @property
+    def is_covered(self) -> bool:
+        """Whether the positions delivered cover every row handed out."""
+        return not self._partial
+
+    def __len__(self) -> int:
+        """Things that wait for the application."""
+        return len(self._queue)
+
+    # -- from the connections -------------------------------------------------------------------
+
+    def take(self, taken: Taken, connection: ConsumerConnection, *, now: float) -> None:
+        """Take what came of one buffer of a connection."""
+        rows = 0
+        touched: dict[int, None] = {}
+        for piece in taken.pieces:
+            if isinstance(piece, Rows):
+                rows += piece.stop - piece.start
+                self.newest_cas[piece.vbucket] = piece.batch.column(_CAS)[piece.stop - 1].as_py()
+                touched[piece.vbucket] = None
+                assert self.shelf is not None
+                self.shelf.put(piece)
+            elif isinstance(piece, Whole):
+                touched[piece.vbucket] = None
+                self._whole_snapshot(piece)
+            elif isinstance(piece, e.ItemReceived):
+                touched[piece.vbucket] = None
+                self._item(piece, connection)
+            else:
+                self._event(piece, connection, now)
+        self.received_items += rows
+        self.received_bytes += taken.size
+        positions = {
+            vbucket: connection.position(VBucketId(vbucket), self.courses.stream_id)
+            for vbucket in touched
+        }
+        for vbucket, position in positions.items():
+            self.courses.moved(vbucket, position, now=now)
+        if self.shelf is not None:
+            self._unshelve(taken.size, rows, connection, None if self._whole else positions)
+
+    def _event(self, event: e.Event, connection: ConsumerConnection, now: float) -> None:
+        if isinstance(event, e.RolledBack | e.StreamOpened) and self.shelf is not None:
+            self._withdraw(event.vbucket, event.token.seqno, connection)
+        if isinstance(event, e.RolledBack) and self.gate is not None:
+            self._purge(event.vbucket, event.to_seqno)
+        rollback = self.courses.take(event, connection, now=now)
+        if isinstance(event, e.StreamOpened):
+            course = self.courses.by_vbucket[event.vbucket]
+            self._boundaries[event.vbucket] = course.position.boundaries
+        if rollback is not None:
+            kept = self.courses.by_vbucket[rollback.vbucket].position.boundaries
+            position = Position(rollback.token, kept.rolled_back(Seqno(rollback.to_seqno)))
+            self._queue.append(Entry(rollback, positions={rollback.vbucket: position}))
+        if isinstance(event, e.CacheReceived):
+            connection.processed(event.size, now=now)
+        if self._listener is not None:
+            self._listener(event)
+
+    def _withdraw(self, vbucket: int, seqno: int, connection: ConsumerConnection) -> None:
+        """Drop rows that wait and will come again or never: all above where the stream starts."""
+        assert self.shelf is not None
+        if self.shelf.holds_beyond(vbucket, seqno):
+            for found in self.shelf.take():
+                self._queue_batch(found, connection, 0)
+            self.shelf.drop(vbucket)
+
+    def _item(self, event: e.ItemReceived, connection: ConsumerConnection) -> None:
+        self.received_items += 1
+        self.received_bytes += event.size
+        self.newest_cas[event.vbucket] = event.message.cas
+        connected = connection.connected
+        assert connected is not None
+        change = change_of(
+            event.message, event.token, collections=Feature.COLLECTIONS in connected.features
+        )
+        position = Position(event.token, self._boundaries[event.vbucket])
+        given = None if change.kind in HIDDEN else change
+        entry = Entry(given, connection, event.size, {event.vbucket: position})
+        entry.ceilings[event.vbucket] = event.seqno
+        self._put(entry)
+
+    def _whole_snapshot(self, piece: Whole) -> None:
+        if self.shelf is not None and self._whole:
+            self.shelf.complete(piece.vbucket, piece.position)
+        elif self.shelf is None:
+            self._boundaries[piece.vbucket] = piece.position.boundaries
+            self._queue.append(Entry(None, positions={piece.vbucket: piece.position}))
+
+    def _unshelve(
+        self,
+        size: int,
+        rows: int,
+        connection: ConsumerConnection,
+        positions: dict[int, Position] | None,
+    ) -> None:
+        """Queue what may leave the shelf; the bytes of the rest are owed to the connection."""
+        assert self.shelf is not None
+        ready = list(self.shelf.take(positions))
+        left = size
+        for found in ready:
+            count = found.batch.num_rows
+            share = min(left, size * count // rows if rows else 0)
+            left -= share
+            self._queue_batch(found, connection, share)
+        if left:
+            self._owed[connection] = self._owed.get(connection, 0) + left
+
+    def _queue_batch(self, ready: Ready, connection: ConsumerConnection, size: int) -> None:
+        batch, positions = ready.batch, ready.positions
+        entry = Entry(batch if batch.num_rows else None, connection, size, positions)
+        entry.partial = ready.partial
+        entry.ceilings = {vbucket: one.token.seqno for vbucket, one in positions.items()}
+        if self.gate is not None:
+            # The first batches of a large snapshot name no position; their rows must wait too.
+            entry.ceilings = _highest(batch)
+        self._put(entry)
+
+    def _put(self, entry: Entry) -> None:
+        self._queue.append(entry)
+        if self.gate is None:
+            self._hand(entry)
+
+    def _hand(self, entry: Entry) -> None:
+        """From here on a rollback below must be told."""
+        for vbucket, seqno in entry.ceilings.items():
+            course = self.courses.by_vbucket[vbucket]
+            course.handed = max(course.handed, Seqno(seqno))
+
+    def _purge(self, vbucket: int, seqno: int) -> None:
+        """Take what waits at the gate and is void now out of the queue."""
+        assert self.gate is not None
+        self.gate.forget(vbucket)
+        for entry in self._queue:
+            if entry.ceilings.get(vbucket, 0) <= seqno:
+                continue
+            del entry.ceilings[vbucket]
+            entry.positions.pop(vbucket, None)
+            if isinstance(entry.given, Change):
+                entry.given = None
+            elif entry.given is not None and not isinstance(entry.given, Rollback):
+                void = pc.and_(
+                    pc.equal(entry.given.column("vbucket"), pa.scalar(vbucket, pa.uint16())),
+                    pc.greater(entry.given.column("seqno"), pa.scalar(seqno, pa.uint64())),
+                )
+                kept = entry.given.filter(pc.invert(void))
+                entry.given = kept if kept.num_rows else None
+
+    # -- to the application ---------------------------------------------------------------------
+
+    def next(self, *, now: float) -> Given | None:
+        """The next thing, after the last one counts as done with; None: more must come first."""
+        self._finish(now)
+        self.held_back = {}
+        while self._queue:
+            if self.gate is not None and not self.gate.allows(self._queue[0].ceilings):
+                self.held_back = self._queue[0].ceilings
+                return None
+            entry = self._queue.popleft()
+            self._out = entry
+            self._hand(entry)
+            self._partial = (self._partial | entry.partial) - entry.positions.keys()
+            if entry.given is not None:
+                # Handed out: the tokens cover it, to be kept once it is done with.
+                self.delivered.update(entry.positions)
+                return entry.given
+            self._finish(now)
+        return None
+
+    def _finish(self, now: float) -> None:
+        entry, self._out = self._out, None
+        if entry is None:
+            return
+        self.delivered.update(entry.positions)
+        if entry.connection is not None and entry.size and entry.connection.failure is None:
+            entry.connection.processed(entry.size, now=now)
+
+    def release(self, *, now: float) -> None:
+        """Give back what shelved rows hold: the application waits for more."""
+        owed, self._owed = self._owed, {}
+        for connection, size in owed.items():
+            if connection.failure is None:
+                connection.processed(size, now=now)
+
+    def close(self) -> None:
+        """Forget what waits."""
+        self._queue.clear()
+        self._owed.clear()
+        if self.shelf is not None:
+            self.shelf.close()
+
+
+def _highest(batch: pa.RecordBatch) -> dict[int, int]:
+    """The highest seqno of every vbucket in a batch."""
+    vbuckets = batch.column("vbucket").to_numpy()
+    seqnos = batch.column("seqno").to_numpy()
+    return {int(one): int(seqnos[vbuckets == one].max()) for one in np.unique(vbuckets)}

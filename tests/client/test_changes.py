@@ -1,0 +1,62 @@
+"""What the application gets: keys, values and xattrs taken apart, and sentences."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from headrace.client.changes import Kind, Rollback, Trouble, cas_time, change_of, vbucket_names
+from headrace.history import ZERO, BranchId
+from headrace.wire import messages as m
+from headrace.wire.values import deflate, join_xattrs
+
+
+def change(**fields: object) -> m.Mutation:
+    named: dict[str, object] = {"by_seqno": 7, "key": b"\x08key", "value": b"{}"}
+    return m.Mutation(**(named | fields))  # type: ignore[arg-type] # the test's own words
+
+
+def test_a_key_loses_its_collection_and_a_value_its_packing() -> None:
+    value = deflate(join_xattrs({"_sync": b"1"}, b'{"a":1}'))
+    found = change_of(change(value=value, datatype=7, cas=5 << 30), ZERO, collections=True)
+    assert (found.kind, found.key, found.collection_id) == (Kind.MUTATION, b"key", 8)
+    assert (found.value, found.xattrs, found.datatype) == (b'{"a":1}', {"_sync": b"1"}, 5)
+
+
+def test_without_collections_the_key_is_whole() -> None:
+    found = change_of(change(), ZERO, collections=False)
+    assert (found.key, found.collection_id) == (b"\x08key", None)
+
+
+def test_what_does_not_come_apart_is_left_as_it_came() -> None:
+    """One broken document must not keep everybody from the changes behind it."""
+    broken = change_of(change(value=b"\xff\xff", datatype=6, key=b"\xff"), ZERO, collections=True)
+    assert (broken.value, broken.key, broken.xattrs) == (b"\xff\xff", b"\xff", None)
+    empty = change_of(change(value=b"", datatype=4), ZERO, collections=True)
+    assert (empty.value, empty.datatype, empty.xattrs) == (b"", 4, None)
+
+
+def test_extended_metadata_is_cut_off() -> None:
+    assert change_of(change(value=b"{}meta", nmeta=4), ZERO, collections=True).value == b"{}"
+
+
+def test_every_kind_has_its_seqno() -> None:
+    commit = m.Commit(prepared_seqno=3, commit_seqno=9, key=b"\0k")
+    found = change_of(commit, ZERO, collections=True)
+    assert (found.kind, found.seqno, found.prepared_seqno) == (Kind.COMMIT, 9, 3)
+    event = m.SystemEvent(by_seqno=2, event=0, version=0, key=b"beer")
+    assert change_of(event, ZERO, collections=True).key == b"beer"
+
+
+def test_a_cas_is_a_time() -> None:
+    assert cas_time(1_700_000_000_000_000_000) == datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
+    assert cas_time(0) is None
+    assert cas_time(2**64 - 1) is not None
+    assert change_of(change(cas=0), ZERO, collections=True).time is None
+
+
+def test_sentences_name_the_numbers() -> None:
+    rollback = Rollback(vbucket=3, from_seqno=9, to_seqno=5, dead_branch=BranchId(0xAB), token=ZERO)
+    assert "vbucket 3 is rolled back from 9 to 5: branch 00000000000000ab ended" in str(rollback)
+    trouble = Trouble(vbuckets=(1, 2), reason="it is gone", attempts=2, retry_seconds=0.5)
+    assert str(trouble) == "vbucket 1, 2: it is gone (attempt 2); again in 0.5 s"
+    assert vbucket_names(list(range(20))) == "0, 1, 2, 3, 4, 5, 6, 7 and 12 more"

@@ -1,0 +1,83 @@
+"""Link: bytes by the megabyte, frames of any size, losses told at last."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.client.address import NodeAddress
+from headrace.client.bulk import ObjectRoad
+from headrace.client.link import BUFFER_SIZE, Link
+from headrace.protocol.consumer import ConsumerConnection
+from headrace.protocol.handshake import ConsumerSettings
+from headrace.wire import admin
+from headrace.wire.codec import encode
+from headrace.wire.dialect import Dialect
+from headrace.wire.frame import HEADER_SIZE, Frame
+from headrace.wire.opcodes import Magic, Opcode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NODE = NodeAddress("127.0.0.1", 1)
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Link, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    connection = ConsumerConnection(ConsumerSettings(name="test"), now=0.0, nonce="n")
+    link = Link(ours, NODE, ObjectRoad(connection), opened_at=0.0)
+    yield link, theirs
+    link.close()
+    theirs.close()
+
+
+def test_hello_is_said_and_the_answer_taken(pair: tuple[Link, socket.socket]) -> None:
+    link, peer = pair
+    link.flush()
+    hello = peer.recv(4096)
+    assert hello[1] == Opcode.HELLO
+    opaque = int.from_bytes(hello[12:16], "big")
+    peer.sendall(encode(admin.HelloReply(opaque=opaque, features=()), Dialect.DCP_7))
+    assert [taken.consumed for taken in link.pump(now=1.0)] == [HEADER_SIZE]
+    assert peer.recv(4096)[1] in (Opcode.OPEN, Opcode.SELECT_BUCKET)
+    assert link.lost is None
+
+
+def test_the_buffer_grows_for_a_large_frame(pair: tuple[Link, socket.socket]) -> None:
+    link, peer = pair
+    value = bytes(BUFFER_SIZE + 1000)
+    frame = Frame(magic=Magic.REQUEST, opcode=0xEE, value=value).to_bytes()
+    at, consumed = 0, 0
+    peer.setblocking(False)
+    while consumed < len(frame):
+        if at < len(frame):
+            with contextlib.suppress(BlockingIOError):
+                at += peer.send(frame[at : at + (1 << 20)])
+        consumed += sum(taken.consumed for taken in link.pump(now=1.0))
+        assert link.lost is None
+    assert consumed == len(frame)
+
+
+def test_a_frame_beyond_every_limit_ends_the_link(pair: tuple[Link, socket.socket]) -> None:
+    link, peer = pair
+    peer.sendall(b"\x80\x57" + bytes(6) + b"\x7f\xff\xff\xff" + bytes(12))
+    list(link.pump(now=1.0))
+    assert "limit" in str(link.lost)
+
+
+def test_a_close_during_the_handshake_says_so(pair: tuple[Link, socket.socket]) -> None:
+    link, peer = pair
+    peer.close()
+    list(link.pump(now=1.0))
+    assert "closed the connection during the handshake" in str(link.lost)
+
+
+def test_another_protocol_is_told_at_its_first_byte(pair: tuple[Link, socket.socket]) -> None:
+    link, peer = pair
+    peer.sendall(b"H")
+    list(link.pump(now=1.0))
+    assert "magic 48" in str(link.lost)
