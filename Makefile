@@ -61,9 +61,9 @@ check: $(SPARK_READY) ## ruff, mypy, and the tests of layers, docs and tidiness
 	@$(RUN) -m mypy
 	@$(RUN) -m pytest -q tests/test_layers.py tests/test_docs.py tests/test_tidy.py tests/test_reference.py
 
-interop: $(READY) ## the tests against foreign tools (tshark is installed where apt can)
-	@.ci/install-tshark
-	@$(RUN) -m pytest -m interop $(PYTEST_ARGS)
+interop: $(READY) ## the tests against foreign tools (tshark, libmemcached; Go and Maven if they are here)
+	@.ci/install-tools
+	@$(RUN) -m pytest -m interop tests/interop $(PYTEST_ARGS)
 
 bench: $(READY) ## measure (ONLY=prefix chooses, QUICK=1 only proves that it runs)
 	@$(RUN) -m benchmarks --only "$(ONLY)" $(if $(QUICK),--quick)
