@@ -52,8 +52,8 @@ demo: $(READY) ## show a captured conversation with a real server, decoded
 test: $(READY) ## run the tests (PYTEST_ARGS="tests/wire -x" to choose)
 	@$(RUN) -m pytest -m "not interop" $(addprefix --ignore=,$(SPARK_TESTS)) $(PYTEST_ARGS)
 
-spark: $(SPARK_READY) ## the tests of the pipeline (adds Spark to the environment; Java from PyPI if there is none)
-	@$(RUN) -m pytest $(SPARK_TESTS) $(PYTEST_ARGS)
+spark: $(SPARK_READY) ## the tests of the pipeline (adds Spark to the environment; SLOW=1: kills instead)
+	@$(RUN) -m pytest -m "$(if $(SLOW),slow,not slow)" $(SPARK_TESTS) $(PYTEST_ARGS)
 
 check: $(SPARK_READY) ## ruff, mypy, and the tests of layers, docs and tidiness
 	@$(RUN) -m ruff check .
@@ -63,6 +63,7 @@ check: $(SPARK_READY) ## ruff, mypy, and the tests of layers, docs and tidiness
 
 interop: $(READY) ## the tests against foreign tools (tshark, libmemcached; Go and Maven if they are here)
 	@.ci/install-tools
+	@$(RUN) -m tools.foreign_clients
 	@$(RUN) -m pytest -m interop tests/interop $(PYTEST_ARGS)
 
 bench: $(READY) ## measure (ONLY=prefix chooses, QUICK=1 only proves that it runs)

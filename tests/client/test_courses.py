@@ -281,6 +281,26 @@ def test_an_end_beyond_the_new_history_is_brought_down() -> None:
     assert not courses.wants_seqnos
 
 
+def test_an_end_that_a_failover_above_our_position_took_away_is_brought_down() -> None:
+    """Nobody is rolled back who stands below the new branch: the log alone tells of it."""
+    courses = made(course_of(0, boundary(5), end_seqno=9, high_seqno=9))
+    connection = asked(courses)
+    take(courses, opened(boundary(5)), connection)
+    assert courses.wants_seqnos
+    courses.take_seqnos({0: 5}, as_connection(connection))
+    assert connection.closed == [0]
+    assert courses.is_over
+
+
+def test_an_end_that_is_there_is_not_in_doubt() -> None:
+    courses = made(course_of(0, boundary(5), end_seqno=9, high_seqno=9))
+    connection = asked(courses)
+    take(courses, opened(boundary(5)), connection)
+    courses.take_seqnos({0: 9}, as_connection(connection))
+    assert not courses.wants_seqnos
+    assert not courses.is_over
+
+
 def test_an_endless_course_has_no_doubtful_end() -> None:
     assert course_of(0, BEGINNING).end_seqno == SEQNO_MAX
     with pytest.raises(LocalProtocolError, match="end seqno -1"):

@@ -450,3 +450,53 @@ def test_a_reader_that_is_closed_ends() -> None:
             next(changes)
         assert list(changes) == []
         assert changes.tokens.seqno(0) == 1, "tokens outlive their reader"
+
+
+# -- histories that were cut short -----------------------------------------------------------------
+
+
+def test_tokens_at_or_beyond_a_source_that_lost_changes_are_rolled_back() -> None:
+    """The source is at 9 again, or not yet, on another branch: no seqno tells them apart."""
+    new = FailoverLog.of((0xBBBB, 5), (0xAAAA, 0))
+
+    def script(_: m.StreamRequest, before: int) -> Iterator[Step]:
+        if before == 0:
+            yield rollback(5)
+        else:
+            yield accept(new)
+            yield from said(marker(6, 9), *mutations(6, 9), end())
+
+    with Producer(script, seqnos={0: 9}, log=new) as producer, producer.connect() as bucket:
+        things = list(bucket.changes(since=held(5, 9), until="now", on_rollback="yield"))
+        assert isinstance(things[0], Rollback)
+        assert (things[0].from_seqno, things[0].to_seqno) == (9, 5)
+        assert seqnos_of(things[1:]) == [6, 7, 8, 9]
+
+
+def test_an_end_that_was_lost_before_the_stream_was_opened_is_not_waited_for() -> None:
+    """A consumer below the new branch is not rolled back, and the chosen end never comes."""
+    new = FailoverLog.of((0xBBBB, 7), (0xAAAA, 0))
+
+    def script(_: m.StreamRequest, __: int) -> Iterator[Step]:
+        producer.seqnos[0] = 7
+        yield accept(new)
+        yield from said(marker(6, 7), *mutations(6, 7))
+
+    with Producer(script, seqnos={0: 9}, log=new) as producer, producer.connect() as bucket:
+        assert seqnos_of(list(bucket.changes(since=held(5), until="now"))) == [6, 7]
+
+
+def test_a_reader_that_is_closed_while_it_starts_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    def script(_: m.StreamRequest, __: int) -> Iterator[Step]:
+        yield accept()
+
+    with Producer(script, seqnos={0: 9}) as producer, producer.connect() as bucket:
+        changes = bucket.changes()
+        seqnos = bucket.seqnos
+
+        def close_and_ask() -> dict[int, int]:
+            changes.close()
+            return seqnos()
+
+        monkeypatch.setattr(bucket, "seqnos", close_and_ask)
+        assert list(changes) == []

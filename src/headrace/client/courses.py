@@ -14,8 +14,8 @@ Rules
   start: producers interleave backfills, and unfinished snapshots are what a consumer must hold.
 - Failures in a row are counted until an item moves the course; each one is told as a Trouble. After
   ``patience_seconds`` without movement the course is stuck; None is for ever.
-- An end that was chosen before a rollback may lie beyond the new history; the high seqno is asked
-  for until one of the two has reached the other.
+- An end was chosen before its stream was opened, and may lie beyond a history that was cut short
+  in between; the high seqno is asked for until one of the two has reached the other.
 - A finished stream that ended inside a snapshot is asked for again up to that snapshot's end.
 - A course that stands at its end or beyond is asked for all the same: only the producer knows
   whether what it holds is still part of the history. Holding nothing needs no question.
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 DELAY_SECONDS: Final = 0.05
 DELAY_SECONDS_MAX: Final = 5.0
-BACKFILLS_MAX: Final = 16
+BACKFILLS_MAX: Final = 8
 EXTENSIONS_MAX: Final = 8
 """How often a course may ask for the rest of a snapshot that its stream ended inside."""
 FATAL: Final = frozenset(
@@ -262,7 +262,7 @@ class Courses:
 
     @property
     def wants_seqnos(self) -> bool:
-        """Whether some end was chosen in a history that is no more."""
+        """Whether some end may have been chosen in a history that is no more."""
         return any(c.end_is_doubtful and not c.is_over for c in self.by_vbucket.values())
 
     def take_seqnos(self, seqnos: dict[int, int], connection: ConsumerConnection) -> None:
@@ -300,6 +300,8 @@ class Courses:
         del connection
         assert isinstance(event, e.StreamOpened)
         self._enter(course, Phase.STREAMING)
+        # A failover above our position rolls nobody back and may still have cost us our end.
+        course.end_is_doubtful = course.end_seqno != SEQNO_MAX
         token = event.token
         course.position = Position(token, course.position.boundaries.rolled_back(token.seqno))
         if course.troubled_at is None:
@@ -321,7 +323,6 @@ class Courses:
     ) -> Rollback | None:
         del connection, now
         assert isinstance(event, e.RolledBack)
-        course.end_is_doubtful = course.end_seqno != SEQNO_MAX
         handed, course.handed = course.handed, min(course.handed, event.to_seqno)
         if event.to_seqno >= handed:
             return None

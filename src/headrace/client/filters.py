@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.client.changes import Kind
-from headrace.columns.schema import Event
+from headrace.columns.schema import SCHEMA, Event
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +33,7 @@ EVENTS: Final = {
     Kind.SEQNO_ADVANCED: Event.SEQNO_ADVANCED,
 }
 """A kind of change -> its number in the column ``event``."""
+_EVENT: Final = SCHEMA.get_field_index("event")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +76,7 @@ class Filter:
         return self.where is None or self.where(row_of(change))
 
     def _event_mask(self, batch: pa.RecordBatch) -> pa.Array | None:
-        events = batch.column("event")
+        events = batch.column(_EVENT)
         if self.kinds is None:
             # Nearly every batch is documents only: look before copying.
             if not batch.num_rows or events.to_numpy().max() < Event.SEQNO_ADVANCED:

@@ -5,7 +5,8 @@ the road (`headrace.client.bulk`) takes the whole frames; what is left of the la
 front. A frame larger than the buffer makes it grow, up to the largest frame there is.
 
 Rules
-- `pump` never waits: the owner waits, on all links at once.
+- `pump` does not wait, the owner does, on all links at once; except for a few milliseconds when
+  bytes pour in.
 - Output is written as far as the socket takes it and kept otherwise; the owner waits for room.
 - One thread at a time.
 
@@ -14,6 +15,7 @@ Imports: errors, client.bulk, client.dial, protocol.consumer.
 
 from __future__ import annotations
 
+import select
 import ssl
 from typing import TYPE_CHECKING, Final
 
@@ -32,6 +34,10 @@ if TYPE_CHECKING:
 
 BUFFER_SIZE: Final = 4 << 20
 ENOUGH: Final = 2 << 20
+POURING: Final = 128 << 10
+"""Bytes of one read from which on more are expected at once."""
+GATHER_WAITS: Final = 4
+GATHER_MILLISECONDS: Final = 1
 FRAME_SIZE_MAX: Final = HEADER_SIZE + BODY_SIZE_MAX
 _WOULD_BLOCK: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -60,6 +66,8 @@ class Link:
         self._filled = 0
         self._output = memoryview(b"")
         self._drained = True
+        self._poll = select.poll()
+        self._poll.register(link, select.POLLIN)
 
     @property
     def connection(self) -> ConsumerConnection:
@@ -122,6 +130,7 @@ class Link:
 
     def _read(self) -> None:
         self._drained = False
+        before = self._filled
         # A frame that is larger than ENOUGH needs all the room there is.
         limit = ENOUGH if self._filled < ENOUGH else len(self._view)
         try:
@@ -135,9 +144,37 @@ class Link:
                 self.received += size
         except _WOULD_BLOCK:
             self._drained = True
+            if self._is_worth_waiting(before):
+                self._read_more(limit)
         except OSError as error:
             self._drained = True
             self._lose(ConnectionLost(f"{self.node}: {error.strerror or error}"))
+
+    def _is_worth_waiting(self, before: int) -> bool:
+        """Whether bytes pour in faster than they are worth scanning one by one.
+
+        Taking a buffer costs the same for a few frames as for many.
+        """
+        return self._filled - before >= POURING and self._filled < ENOUGH
+
+    def _read_more(self, limit: int) -> None:
+        """Wait a moment, at most `GATHER_WAITS` times, for more to come before it is taken."""
+        for _ in range(GATHER_WAITS):
+            if not self._poll.poll(GATHER_MILLISECONDS):
+                return
+            try:
+                while self._filled < limit:
+                    size = self.socket.recv_into(self._view[self._filled :])
+                    if size == 0:
+                        return  # the next read finds it again
+                    self._filled += size
+                    self.received += size
+            except _WOULD_BLOCK:
+                continue
+            except OSError:
+                return
+            self._drained = False
+            return
 
     def _make_room(self) -> None:
         """Move the beginning of a frame to the front; grow for one larger than the buffer."""

@@ -107,6 +107,8 @@ class Reader:
     def _running(self) -> Runner:
         if self._runner is None:
             self._runner = Runner(self._steered())
+            if self._over:  # closed by another thread while it started
+                self._runner.close()
         if not isinstance(self._runner, Runner):
             raise LocalProtocolError("this reader is iterated by asyncio already")
         return self._runner

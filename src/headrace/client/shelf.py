@@ -123,7 +123,7 @@ class Shelf:
         """Take a run of rows."""
         if rows.batch is not self._batch:
             self._batch = rows.batch
-            self._batch_size = int(rows.batch.nbytes)
+            self._batch_size = 0
             self._order += 1
         part = _Part(rows.vbucket, self._order, rows.batch, rows.start, rows.stop, rows.start)
         if self._whole:
@@ -208,6 +208,7 @@ class Shelf:
         touched, self._touched = self._touched, set()
         for held in (self._waiting[vbucket] for vbucket in touched & self._waiting.keys()):
             for part in itertools.takewhile(lambda part: not part.size, reversed(held.parts)):
+                self._batch_size = self._batch_size or int(part.batch.nbytes)
                 part.size = max(
                     1, self._batch_size * (part.stop - part.start) // part.batch.num_rows
                 )

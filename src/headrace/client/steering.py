@@ -9,6 +9,7 @@ Imports: errors, client.*, protocol, wire.
 
 from __future__ import annotations
 
+import math
 import random
 import secrets
 from typing import TYPE_CHECKING, Final
@@ -36,7 +37,8 @@ WAIT_SECONDS_MAX: Final = 0.5
 """Longest sleep of a skin."""
 WAIT_SECONDS_MIN: Final = 0.001
 SEQNOS_SECONDS: Final = 1.0
-"""How often the nodes are asked for high seqnos while somebody looks at the health."""
+"""How often each node is asked for high seqnos, while somebody looks at the health or an end is in
+doubt."""
 
 Road = BulkRoad | ObjectRoad
 
@@ -65,8 +67,9 @@ class Steering:
         self._inflate = inflate
         self._on_trouble = on_trouble
         self._open_at: dict[NodeAddress, float] = {}
-        self._seqnos_at: float | None = None
-        self._rolled_back = False
+        self._seqnos_at: dict[NodeAddress, float] = {}
+        self._unasked: set[NodeAddress] = set()
+        self._doubts_ends = False
 
     # -- links ----------------------------------------------------------------------------------
 
@@ -135,12 +138,15 @@ class Steering:
         if self.courses.wants_map:
             self.courses.wants_map = False
             connection.ask_cluster_map()
-        if (self.wants_seqnos or self._rolled_back) and (
-            self._seqnos_at is None or now - self._seqnos_at >= SEQNOS_SECONDS
-        ):
-            self._rolled_back = self.courses.wants_seqnos
-            self.wants_seqnos, self._seqnos_at = False, now
-            connection.ask_seqnos(int(VBucketState.ACTIVE))
+        if self.wants_seqnos:
+            self.wants_seqnos, self._unasked = False, self.courses.nodes()
+        if now - self._seqnos_at.get(node, -math.inf) >= SEQNOS_SECONDS:
+            # Only the courses know whether a doubt is left; they are asked once per interval.
+            self._doubts_ends = self._doubts_ends and self.courses.wants_seqnos
+            if self._doubts_ends or node in self._unasked:
+                self._unasked.discard(node)
+                self._seqnos_at[node] = now
+                connection.ask_seqnos(int(VBucketState.ACTIVE))
 
     def take(
         self, taken: Taken, node: NodeAddress, connection: ConsumerConnection, *, now: float
@@ -152,8 +158,8 @@ class Steering:
                 isinstance(piece, e.NotMyVBucket) and piece.cluster_map
             ):
                 self._take_map(piece.cluster_map, node)
-            elif isinstance(piece, e.RolledBack):
-                self._rolled_back = True
+            elif isinstance(piece, e.StreamOpened):
+                self._doubts_ends = True
             elif isinstance(piece, e.SeqnosTold):
                 told = {one.vbucket: one.seqno for one in piece.seqnos}
                 self.high_seqnos.update(told)

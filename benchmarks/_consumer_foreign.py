@@ -1,0 +1,239 @@
+"""Our consumer beside foreign ones: the same node, the same documents, one run.
+
+Four readers, each a process that connects, streams every vbucket from the beginning to now over one
+connection with flow control, and says what that cost: `arrow` (`bucket.changes`), `objects`
+(`bucket.follow`), `go` (gocbcore's DCP agent, a stream observer that counts), `java` (dcp-client's
+data event handler, which hands out received buffers undecoded: the least this client can do). What
+is measured is the last of `ROUNDS` drains within one process: libraries are loaded and compiled, by
+the JIT too, and connecting is in it for all of them. Readers take turns, the order flips every
+turn, values are medians over the turns. Objects take long and have nothing to warm up: one drain.
+
+`arrow_vs_go`, `arrow_vs_java`: messages per CPU second of `arrow` as a multiple of theirs.
+`messages_per_cpu_second`, `messages_per_second`: the same readings as rates, values of 256 bytes.
+`memory_mb`: highest resident size of each process after all its rounds, values of 256 bytes.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import statistics
+import subprocess
+import sys
+from typing import Final, NamedTuple
+
+from benchmarks.harness import Run, Skip, Value, figure
+from tools.foreign_clients import PROGRAMS, ToolMissing, command_of
+
+TURNS: Final = 3
+ROUNDS: Final = 3
+DRAIN_SECONDS_MAX: Final = 600
+OURS: Final = ("arrow", "objects")
+SIZE_OF_RATES: Final = 256
+"""The size of values for the figures that are about one size only."""
+
+
+class Reading(NamedTuple):
+    """What one drain cost a process."""
+
+    items: int
+    cpu_seconds: float
+    wall_seconds: float
+    memory_mb: float
+
+
+def command(reader: str, rounds: int, url: str) -> list[str]:
+    """The command that drains a bucket with a reader; Skip where it cannot be had."""
+    if reader in OURS:
+        return [sys.executable, "-m", "benchmarks._consumer_drain", reader, str(rounds), url]
+    try:
+        return [*command_of(reader), "--count", "--rounds", str(rounds), url]
+    except (ToolMissing, RuntimeError) as missing:
+        raise Skip(str(missing).splitlines()[0]) from missing
+
+
+def drain(reader: str, rounds: int, url: str, login: tuple[str, str]) -> Reading:
+    """The last of some drains in a process of its own."""
+    done = subprocess.run(  # noqa: S603 - our own words
+        command(reader, rounds, url),
+        env={**os.environ, "DRAIN_USER": login[0], "DRAIN_PASSWORD": login[1]},
+        capture_output=True,
+        text=True,
+        timeout=DRAIN_SECONDS_MAX,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"the {reader} reader failed: {done.stderr.strip()[-500:]}")
+    told = json.loads(done.stdout.splitlines()[-1])
+    return Reading(*(told[name] for name in Reading._fields))
+
+
+@functools.cache
+def readings(run: Run, value_size: int) -> dict[str, list[Reading]]:
+    """Every reader's readings, one per turn; a reader whose tools are missing has none."""
+    # Of the file that gathers this one, which has the nodes and is loaded by now.
+    from benchmarks.consumer import LOGINS, source
+
+    url, documents = source(run, value_size)
+    turns, rounds = run.pick(full=(TURNS, ROUNDS), quick=(1, 1))
+    in_turns = ["arrow", *PROGRAMS]
+    order = [
+        (reader, rounds)
+        for turn in range(turns)
+        for reader in (in_turns if turn % 2 == 0 else reversed(in_turns))
+    ]
+    if value_size == SIZE_OF_RATES:
+        order.append(("objects", 1))
+    found: dict[str, list[Reading]] = {reader: [] for reader, _ in order}
+    for reader, times in order:
+        try:
+            reading = drain(reader, times, url, LOGINS[url])
+        except Skip:
+            continue
+        assert reading.items == documents, (reader, reading, documents)
+        found[reader].append(reading)
+    return found
+
+
+def of(run: Run, value_size: int, reader: str) -> list[Reading]:
+    """The readings of one reader; Skip with the reason if there are none."""
+    found = readings(run, value_size)[reader]
+    if not found:
+        command(reader, 1, "")
+        raise Skip(f"the {reader} reader did not run")
+    return found
+
+
+def arrow_against(run: Run, value_size: int, reader: str) -> Value:
+    """Messages per CPU second of our batches as a multiple of a reader's."""
+    theirs, ours = of(run, value_size, reader), of(run, value_size, "arrow")
+    pairs = zip(theirs, ours, strict=True)
+    ratios = [their.cpu_seconds / our.cpu_seconds for their, our in pairs]
+    return Value(statistics.median(ratios), len(ratios))
+
+
+def per_cpu_second(run: Run, reader: str) -> Value:
+    """Messages per CPU second of a reader, values of 256 bytes."""
+    rates = [one.items / one.cpu_seconds for one in of(run, SIZE_OF_RATES, reader)]
+    return Value(statistics.median(rates), len(rates))
+
+
+def per_second(run: Run, reader: str) -> Value:
+    """Messages per second on the wall, values of 256 bytes."""
+    rates = [one.items / one.wall_seconds for one in of(run, SIZE_OF_RATES, reader)]
+    return Value(statistics.median(rates), len(rates))
+
+
+def memory(run: Run, reader: str) -> Value:
+    """Highest resident size of a reader's process, values of 256 bytes."""
+    sizes = [one.memory_mb for one in of(run, SIZE_OF_RATES, reader)]
+    return Value(statistics.median(sizes), len(sizes))
+
+
+@figure("consumer.arrow_vs_go.64", unit="ratio", goal=None, better="higher")
+def go_64(run: Run) -> Value:
+    """Messages per CPU second against gocbcore, values of 64 bytes."""
+    return arrow_against(run, 64, "go")
+
+
+@figure("consumer.arrow_vs_go.256", unit="ratio", goal=10, better="higher")
+def go_256(run: Run) -> Value:
+    """Messages per CPU second against gocbcore, values of 256 bytes."""
+    return arrow_against(run, 256, "go")
+
+
+@figure("consumer.arrow_vs_go.1024", unit="ratio", goal=None, better="higher")
+def go_1024(run: Run) -> Value:
+    """Messages per CPU second against gocbcore, values of 1024 bytes."""
+    return arrow_against(run, 1024, "go")
+
+
+@figure("consumer.arrow_vs_java.64", unit="ratio", goal=None, better="higher")
+def java_64(run: Run) -> Value:
+    """Messages per CPU second against dcp-client, values of 64 bytes."""
+    return arrow_against(run, 64, "java")
+
+
+@figure("consumer.arrow_vs_java.256", unit="ratio", goal=10, better="higher")
+def java_256(run: Run) -> Value:
+    """Messages per CPU second against dcp-client, values of 256 bytes."""
+    return arrow_against(run, 256, "java")
+
+
+@figure("consumer.arrow_vs_java.1024", unit="ratio", goal=None, better="higher")
+def java_1024(run: Run) -> Value:
+    """Messages per CPU second against dcp-client, values of 1024 bytes."""
+    return arrow_against(run, 1024, "java")
+
+
+@figure("consumer.messages_per_cpu_second.arrow", unit="1/s", goal=None, better="higher")
+def arrow_cpu(run: Run) -> Value:
+    """The rate behind the ratios: our batches."""
+    return per_cpu_second(run, "arrow")
+
+
+@figure("consumer.messages_per_cpu_second.objects", unit="1/s", goal=None, better="higher")
+def objects_cpu(run: Run) -> Value:
+    """The rate behind the ratios: our objects."""
+    return per_cpu_second(run, "objects")
+
+
+@figure("consumer.messages_per_cpu_second.go", unit="1/s", goal=None, better="higher")
+def go_cpu(run: Run) -> Value:
+    """The rate behind the ratios: gocbcore."""
+    return per_cpu_second(run, "go")
+
+
+@figure("consumer.messages_per_cpu_second.java", unit="1/s", goal=None, better="higher")
+def java_cpu(run: Run) -> Value:
+    """The rate behind the ratios: dcp-client."""
+    return per_cpu_second(run, "java")
+
+
+@figure("consumer.messages_per_second.arrow", unit="1/s", goal=None, better="higher")
+def arrow_wall(run: Run) -> Value:
+    """On the wall, the node being as fast as it is: our batches."""
+    return per_second(run, "arrow")
+
+
+@figure("consumer.messages_per_second.objects", unit="1/s", goal=None, better="higher")
+def objects_wall(run: Run) -> Value:
+    """On the wall, the node being as fast as it is: our objects."""
+    return per_second(run, "objects")
+
+
+@figure("consumer.messages_per_second.go", unit="1/s", goal=None, better="higher")
+def go_wall(run: Run) -> Value:
+    """On the wall, the node being as fast as it is: gocbcore."""
+    return per_second(run, "go")
+
+
+@figure("consumer.messages_per_second.java", unit="1/s", goal=None, better="higher")
+def java_wall(run: Run) -> Value:
+    """On the wall, the node being as fast as it is: dcp-client."""
+    return per_second(run, "java")
+
+
+@figure("consumer.memory_mb.arrow", unit="MB", goal=None, better="lower")
+def arrow_memory(run: Run) -> Value:
+    """Highest resident size: our batches."""
+    return memory(run, "arrow")
+
+
+@figure("consumer.memory_mb.objects", unit="MB", goal=None, better="lower")
+def objects_memory(run: Run) -> Value:
+    """Highest resident size: our objects."""
+    return memory(run, "objects")
+
+
+@figure("consumer.memory_mb.go", unit="MB", goal=None, better="lower")
+def go_memory(run: Run) -> Value:
+    """Highest resident size: gocbcore."""
+    return memory(run, "go")
+
+
+@figure("consumer.memory_mb.java", unit="MB", goal=None, better="lower")
+def java_memory(run: Run) -> Value:
+    """Highest resident size: dcp-client."""
+    return memory(run, "java")
