@@ -27,6 +27,9 @@ COMMANDS: Final[dict[str, str]] = {
     "tokens": "Show, compare, check and edit resume tokens.",
     "capture": "Record a conversation with a node.",
     "replay": "Play a recorded conversation back.",
+    "sync": "Keep tables of a bucket up to date.",
+    "verify": "Compare tables with their source, item by item.",
+    "history": "Print the life of one key, with branches and rollbacks.",
 }
 """Name -> what it does; the command `a-b` is `command` in headrace/cli/a_b.py."""
 

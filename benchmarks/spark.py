@@ -1,0 +1,358 @@
+"""What does a change cost on its way from a node into Spark and into a table, by each road?
+
+Input: documents of 256 bytes of JSON in 1,024 vbuckets (64 in a quick run) of a node of ours,
+which runs in a process of its own and is left out of every figure. Spark runs on this machine; its
+CPU time is that of this process and all it started, the JVM and Python workers included, read from
+/proc.
+
+`rowpath_vs_parquet_read`: `format("dcp")` into Spark's noop sink, CPU per row; against Spark
+reading the same rows from Parquet into the same sink. 1.0 would mean that a node is as cheap as a
+file.
+
+`landing_vs_rowpath`: tasks that write Parquet themselves (`headrace sync` without `state`); against
+the same rows through the JVM (`format("dcp")` written as Parquet by Spark). CPU per row.
+
+`landing_vs_consumer`: the client alone, batches counted and dropped, in this process; against
+landing without Spark, in this process too. 1.0 would mean that a file costs nothing.
+
+`rows_per_second.*`, `megabytes_per_second.*`: by the clock on the wall, at local[1] and local[2].
+
+`batch_floor_ms`: a micro-batch of one change, by the clock on the wall.
+
+`state_batch_seconds.KEYS`: `state` taking up a turn of 10,000 changes, CPU, with that many keys in
+the table and no merge due. It must not grow with the table.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from benchmarks.harness import Run, Skip, Value, figure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from headrace.spark.client_feed import ClientFactory
+    from headrace.spark.sync import Sync
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+START_SECONDS_MAX: Final = 60.0
+ROUNDS: Final = 3
+TURN_CHANGES: Final = 10_000
+TICKS: Final = os.sysconf("SC_CLK_TCK")
+
+
+# -- the world -------------------------------------------------------------------------------------
+
+
+@functools.cache
+def scratch() -> Path:
+    """A directory that goes with the process."""
+    held = tempfile.TemporaryDirectory(prefix="headrace-bench-")
+    atexit.register(held.cleanup)
+    return Path(held.name)
+
+
+@functools.cache
+def node(vbuckets: int) -> tuple[str, int]:
+    """A node in a process of its own: where it is and its process id."""
+    port_file = scratch() / f"port-{vbuckets}"
+    command = [sys.executable, "-m", "headrace", "serve", "--memory", "--port", "0"]
+    command += ["--vbuckets", str(vbuckets), "--memory-quota-mb", "2048"]
+    command += ["--port-file", str(port_file), "--log-level", "error"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    started = subprocess.Popen(  # noqa: S603 - our own command
+        command, env=environment, stdout=subprocess.DEVNULL
+    )
+    atexit.register(started.kill)
+    deadline = time.monotonic() + START_SECONDS_MAX
+    while not port_file.exists():
+        if time.monotonic() > deadline or started.poll() is not None:
+            raise Skip("the node did not start")
+        time.sleep(0.05)
+    port = port_file.read_text(encoding="ascii").strip()
+    return f"couchbase://127.0.0.1:{port}/default", started.pid
+
+
+@functools.cache
+def filled(quick: bool) -> tuple[ClientFactory, int]:
+    """A bucket with documents: how to read it, and how many there are."""
+    from headrace.client.bucket import connect
+    from headrace.client.writer import Document
+    from headrace.spark.client_feed import ClientFactory
+
+    url, _ = node(64 if quick else 1024)
+    count = 2_000 if quick else 500_000
+    filler = "x" * 200
+    with connect(url) as bucket, bucket.writer() as writer:
+        for number in range(count):
+            value = f'{{"number": {number}, "filler": "{filler}"}}'.encode()
+            writer.put(Document(f"document::{number:09d}".encode(), value, is_json=True))
+    return ClientFactory(url), count
+
+
+def session_on(cores: int) -> SparkSession:
+    """The session, on that many cores; another one is stopped first."""
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise Skip("pyspark is not installed") from error
+    from headrace.spark.session import session, with_retries
+
+    os.environ["PYTHONPATH"] = str(ROOT / "src")
+    running = SparkSession.getActiveSession()
+    wanted = f"local[{cores}]"
+    if running is not None and running.sparkContext.master != with_retries(wanted):
+        running.stop()
+    return session("headrace benchmark", master=wanted, settings={"spark.log.level": "ERROR"})
+
+
+def tree_cpu_seconds(*without: int) -> float:
+    """CPU seconds of this process and everything below it, but for some processes."""
+    times: dict[int, float] = {}
+    parents: dict[int, int] = {}
+    for path in Path("/proc").iterdir():
+        if not path.name.isdigit():
+            continue
+        try:
+            fields = (path / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        parents[int(path.name)] = int(fields[1])
+        times[int(path.name)] = sum(map(int, fields[11:15])) / TICKS
+    total = 0.0
+    for pid, seconds in times.items():
+        above = pid
+        while above in parents and above != os.getpid() and above not in without:
+            above = parents[above]
+        total += seconds if above == os.getpid() else 0.0
+    return total
+
+
+def tree_cost(call: Callable[[], object], node_pid: int) -> float:
+    """CPU seconds of one call, over all processes but the node's."""
+    before = tree_cpu_seconds(node_pid)
+    call()
+    return tree_cpu_seconds(node_pid) - before
+
+
+def compared(run: Run, subject: Callable[[], object], baseline: Callable[[], object]) -> Value:
+    """How cheap the subject is as a multiple of the baseline, by CPU of the tree, in turns."""
+    _, pid = node(64 if run.quick else 1024)
+    subject()
+    baseline()
+    ratios = []
+    rounds = 1 if run.quick else ROUNDS
+    for number in range(rounds):
+        sides = [subject, baseline]
+        costs = {}
+        for side in sides if number % 2 == 0 else reversed(sides):
+            costs[side] = tree_cost(side, pid)
+        ratios.append(costs[baseline] / max(costs[subject], 1 / TICKS))
+    return Value(sorted(ratios)[len(ratios) // 2], rounds)
+
+
+# -- the roads -------------------------------------------------------------------------------------
+
+
+def row_path(spark: SparkSession, factory: ClientFactory) -> DataFrame:
+    """The rows through the JVM."""
+    return spark.read.format("dcp").option("url", factory.url).option("partitions", "2").load()
+
+
+def to_nowhere(frame: DataFrame) -> None:
+    """Make Spark produce every row and keep none."""
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def new_sync(factory: ClientFactory, spark: SparkSession | None) -> Sync:
+    """A sync of `changes` alone into a new directory, on Spark or in this process."""
+    from headrace.spark.jobs import LocalRunner, SparkRunner
+    from headrace.spark.sync import Sync, SyncOptions
+
+    directory = tempfile.mkdtemp(dir=scratch())
+    runner = LocalRunner() if spark is None else SparkRunner(spark)
+    return Sync(factory, directory, runner, SyncOptions(state=None))
+
+
+def land(factory: ClientFactory, spark: SparkSession | None = None) -> Sync:
+    """One whole landing."""
+    sync = new_sync(factory, spark)
+    for _ in sync.once():
+        pass
+    sync.close()
+    return sync
+
+
+def consume(factory: ClientFactory) -> int:
+    """The client alone."""
+    feed = factory()
+    rows = sum(int(batch.num_rows) for batch in feed.bucket.changes(until="now"))
+    feed.close()
+    return rows
+
+
+# -- figures ---------------------------------------------------------------------------------------
+
+
+@figure("spark.rowpath_vs_parquet_read", unit="ratio", goal=0.8, better="higher")
+def row_path_against_parquet(run: Run) -> Value:
+    """Rows from a node, against rows from a file, by CPU per row."""
+    factory, _ = filled(run.quick)
+    spark = session_on(1)
+    path = str(scratch() / "same.parquet")
+    row_path(spark, factory).write.mode("overwrite").parquet(path)
+    return compared(
+        run,
+        lambda: to_nowhere(row_path(spark, factory)),
+        lambda: to_nowhere(spark.read.parquet(path)),
+    )
+
+
+@figure("spark.landing_vs_rowpath", unit="ratio", goal=5.0, better="higher")
+def landing_against_row_path(run: Run) -> Value:
+    """Files written by tasks, against files written by Spark from the same rows."""
+    factory, _ = filled(run.quick)
+    spark = session_on(1)
+    path = str(scratch() / "written.parquet")
+    return compared(
+        run,
+        lambda: land(factory, spark),
+        lambda: row_path(spark, factory).write.mode("overwrite").parquet(path),
+    )
+
+
+@figure("spark.landing_vs_consumer", unit="ratio", goal=0.15, better="higher")
+def landing_against_consumer(run: Run) -> Value:
+    """Landing without Spark, against the client alone."""
+    factory, _ = filled(run.quick)
+    return compared(run, lambda: land(factory), lambda: consume(factory))
+
+
+def _rate(run: Run, cores: int, road: str) -> tuple[float, float]:
+    """Rows and megabytes per second of a road."""
+    factory, count = filled(run.quick)
+    spark = session_on(cores)
+
+    def once() -> None:
+        if road == "landing":
+            land(factory, spark)
+        else:
+            to_nowhere(row_path(spark, factory))
+
+    once()
+    began = time.perf_counter()
+    once()
+    seconds = time.perf_counter() - began
+    return count / seconds, count * 256 / 1e6 / seconds
+
+
+@figure("spark.landing.rows_per_second.local1", unit="rows/s", goal=None, better="higher")
+def landing_rate_1(run: Run) -> Value:
+    """Node to table on one core."""
+    return Value(_rate(run, 1, "landing")[0], 1)
+
+
+@figure("spark.landing.rows_per_second.local2", unit="rows/s", goal=None, better="higher")
+def landing_rate_2(run: Run) -> Value:
+    """Node to table on two cores."""
+    return Value(_rate(run, 2, "landing")[0], 1)
+
+
+@figure("spark.landing.megabytes_per_second.local2", unit="MB/s", goal=None, better="higher")
+def landing_bytes_2(run: Run) -> Value:
+    """Node to table on two cores, by the documents' bytes."""
+    return Value(_rate(run, 2, "landing")[1], 1)
+
+
+@figure("spark.rowpath.rows_per_second.local1", unit="rows/s", goal=None, better="higher")
+def row_rate_1(run: Run) -> Value:
+    """Node to Spark rows on one core."""
+    return Value(_rate(run, 1, "rowpath")[0], 1)
+
+
+@figure("spark.rowpath.rows_per_second.local2", unit="rows/s", goal=None, better="higher")
+def row_rate_2(run: Run) -> Value:
+    """Node to Spark rows on two cores."""
+    return Value(_rate(run, 2, "rowpath")[0], 1)
+
+
+@figure("spark.batch_floor_ms", unit="ms", goal=None, better="lower")
+def batch_floor(run: Run) -> Value:
+    """The median time of micro-batches of one change."""
+    from headrace.client.bucket import connect
+    from headrace.client.writer import Document
+
+    factory, _ = filled(run.quick)
+    spark = session_on(2)
+    query = (
+        spark.readStream.format("dcp")
+        .option("url", factory.url)
+        .option("start", "now")
+        .option("pollSeconds", "0.2")
+        .load()
+        .writeStream.format("noop")
+        .option("checkpointLocation", tempfile.mkdtemp(dir=scratch()))
+        .start()
+    )
+    wanted = 2 if run.quick else 12
+    deadline = time.monotonic() + START_SECONDS_MAX
+    with connect(factory.url) as bucket, bucket.writer() as writer:
+        while time.monotonic() < deadline:
+            writer.put(Document(b"document::000000001", b"{}"))
+            writer.flush()
+            time.sleep(0.3)
+            done = [p for p in query.recentProgress if p.numInputRows]
+            if len(done) > wanted:
+                break
+    query.stop()
+    times = sorted(p.durationMs["triggerExecution"] for p in done[1:])
+    return Value(float(times[len(times) // 2]), len(times))
+
+
+def _state_batch(run: Run, keys: int) -> Value:
+    """CPU seconds of one turn of changes taken up by `state`."""
+    from benchmarks._spark_tables import grown
+
+    if run.quick:
+        keys //= 1_000
+    sync, turn = grown(
+        Path(tempfile.mkdtemp(dir=scratch())), keys, TURN_CHANGES if not run.quick else 100
+    )
+    draw = random.Random(1)
+    samples = []
+    for _ in range(ROUNDS):
+        turn(draw)
+        began = time.process_time()
+        sync()
+        samples.append(time.process_time() - began)
+    return Value(sorted(samples)[len(samples) // 2], len(samples))
+
+
+@figure("spark.state_batch_seconds.100000", unit="s", goal=None, better="lower")
+def state_batch_5(run: Run) -> Value:
+    """10,000 changes into a hundred thousand keys."""
+    return _state_batch(run, 100_000)
+
+
+@figure("spark.state_batch_seconds.1000000", unit="s", goal=None, better="lower")
+def state_batch_6(run: Run) -> Value:
+    """10,000 changes into a million keys."""
+    return _state_batch(run, 1_000_000)
+
+
+@figure("spark.state_batch_seconds.10000000", unit="s", goal=None, better="lower")
+def state_batch_7(run: Run) -> Value:
+    """10,000 changes into ten million keys."""
+    return _state_batch(run, 10_000_000)

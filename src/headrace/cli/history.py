@@ -1,0 +1,68 @@
+"""headrace history: the life of one key, from a table or from a source.
+
+A table knows every version that was streamed, and the rollbacks that ended some of them; a source
+knows what it still has. Times are those of the node's clock, in UTC.
+
+Imports: spark, cli.sync.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from headrace.cli.sync import factory_of
+
+if TYPE_CHECKING:
+    from headrace.spark.lives import Moment
+
+VALUE_WIDTH: Final = 60
+
+
+def line_of(moment: Moment) -> str:
+    """One moment as a line."""
+    if moment.event == "rollback":
+        return (
+            f"epoch {moment.epoch}  rollback of vbucket {moment.vbucket} to {moment.seqno}, "
+            f"branch {moment.branch:016x} lives on"
+        )
+    time = moment.time.isoformat(timespec="milliseconds") if moment.time else "-"
+    value = "" if moment.value is None else repr(moment.value)[1:]
+    if len(value) > VALUE_WIDTH:
+        value = f"{value[:VALUE_WIDTH]}..."
+    dead = "  withdrawn" if moment.dead else ""
+    return (
+        f"epoch {moment.epoch}  seqno {moment.seqno}  branch {moment.branch:016x}  {time}  "
+        f"{moment.event}  rev {moment.rev}  {value}{dead}".rstrip()
+    )
+
+
+@click.command("history")
+@click.argument("place", metavar="URL|TABLE_DIR")
+@click.argument("key")
+@click.option("--user", help="Who we are; the password comes from HEADRACE_PASSWORD.")
+@click.option(
+    "--credentials",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File with the user on one line and the password on the next.",
+)
+@click.option("--collection-id", type=int, help="Only this collection's document of that name.")
+def command(
+    place: str, key: str, user: str | None, credentials: Path | None, collection_id: int | None
+) -> None:
+    """Print the life of one KEY, oldest first, with branches and rollbacks."""
+    from headrace.spark.lives import life_in_source, life_in_table
+
+    if "://" in place:
+        moments = life_in_source(
+            factory_of(place, user, credentials), key, collection_id=collection_id
+        )
+    else:
+        moments = life_in_table(place, key, collection_id=collection_id)
+    for moment in moments:
+        click.echo(line_of(moment))
+    if not any(moment.event != "rollback" for moment in moments):
+        click.echo(f"{key!r} is not in {place}", err=True)
+        raise SystemExit(1)
