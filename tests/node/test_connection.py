@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.node import config as limits
-from headrace.node.config import NodeConfig
+from headrace.node.config import BucketConfig, NodeConfig
+from headrace.store import BucketSettings
 from headrace.wire import admin, kv
 from headrace.wire.opcodes import Feature, Status
 from tests.node.client import Client
 from tests.node.running import SMALL, RunningNode, running
+from tests.soak.crowd import reader_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -275,6 +277,28 @@ def test_a_peer_that_disappears_in_the_middle_is_forgotten(own: RunningNode) -> 
     with Client(own.port) as client:
         while len(own.node.connections) > 1:
             client.ask(admin.KvNoop(), admin.KvNoopReply)
+
+
+def test_nothing_is_written_to_a_link_that_broke(caplog: pytest.LogCaptureFixture) -> None:
+    """asyncio complains of every further write, in the log of whoever runs the node."""
+    config = NodeConfig(buckets=(BucketConfig(settings=BucketSettings(vbuckets=64)),))
+    with running(config) as node:
+        with Client(node.port) as client:
+            for number in range(200):
+                write = (
+                    kv.Set(key=b"k%d" % number, value=bytes(1024), vbucket=one) for one in range(64)
+                )
+                client.send(*write)
+                for _ in range(64):
+                    client.receive()
+        for _ in range(20):
+            link = socket.create_connection(("127.0.0.1", node.port), 10)
+            link.sendall(reader_bytes("breaks"))
+            link.recv(1)
+            link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            link.close()
+        assert alive(node)
+    assert not [record for record in caplog.records if record.name == "asyncio"]
 
 
 def test_an_unexpected_failure_is_answered_and_logged(

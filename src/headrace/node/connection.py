@@ -462,6 +462,8 @@ class Connection(asyncio.BufferedProtocol):
         if parts:
             self._node.counters.bytes_sent += sum(map(len, parts))
             for part in joined(parts):
+                if self._transport.is_closing():  # the link broke under the part before
+                    break
                 self._transport.write(part)
             self._schedule_pump()
         if producer.closed_reason is not None:

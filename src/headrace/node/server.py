@@ -35,6 +35,7 @@ from headrace.node.management import ManagementServer
 from headrace.node.metrics import MetricsServer
 from headrace.node.tls import server_context
 from headrace.store import Bucket
+from headrace.store.warm import warm
 from headrace.wire.opcodes import VBucketState
 
 if TYPE_CHECKING:
@@ -105,6 +106,8 @@ class Node:
         if self.config.faults or self.config.admin_port is not None or self.config.scenario:
             self.faults = Faults(self, crash=self.crash)
         try:
+            # Before anyone can connect: a kernel that is compiled later holds up everybody.
+            await self._call(warm)
             for bucket in self.config.buckets:
                 await self._call(self._open_bucket, bucket)
             await self._listen()
