@@ -23,6 +23,7 @@ import functools
 import re
 import secrets
 import selectors
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -79,6 +80,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 def node_with(value_size: int, documents: int) -> str:
     """Start a node, fill it and return the URL of its bucket; it stops with this process."""
     directory = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
     port_file, log = directory / "port", directory / "log"
     command = [sys.executable, "-m", "headrace", "serve", "--memory", "--port", "0"]
     command += ["--port-file", str(port_file), "--vbuckets", "64", "--memory-quota-mb", "2048"]
