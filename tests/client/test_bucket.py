@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -16,6 +14,7 @@ from headrace.client.changes import Change
 from headrace.client.writer import Document
 from headrace.errors import CannotConnect, ConfigError, StatusError
 from headrace.node.config import BucketConfig, NodeConfig, TlsFiles
+from headrace.node.tls import make_certificate
 from headrace.node.users import Role, User, Users
 from headrace.store import BucketSettings
 from tests.node.running import RunningNode, running
@@ -167,16 +166,7 @@ def test_a_wrong_user_or_password_looks_the_same(
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl, which makes the certificate, is not installed")
-    directory = tmp_path_factory.mktemp("tls")
-    files = TlsFiles(certificate=directory / "cert.pem", key=directory / "key.pem")
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
-    command += ["-nodes", "-days", "2", "-subj", "/CN=localhost"]
-    command += ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
-    command += ["-keyout", str(files.key), "-out", str(files.certificate)]
-    subprocess.run(command, check=True, capture_output=True, timeout=30)
-    return files
+    return make_certificate(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,14 @@ from headrace.node.logs import LOGGER, note
 from headrace.node.replies import Later
 from headrace.node.session import Session
 from headrace.node.users import Role
-from headrace.wire.frame import BODY_SIZE_MAX, HEADER_SIZE, body_lengths, cut, opcode_name
+from headrace.wire.frame import (
+    BODY_SIZE_MAX,
+    HEADER_SIZE,
+    body_lengths,
+    cut,
+    lengths_error,
+    opcode_name,
+)
 from headrace.wire.opcodes import Feature, Magic, Opcode
 
 if TYPE_CHECKING:
@@ -344,22 +351,12 @@ class Connection(asyncio.BufferedProtocol):
             if data[at] not in _MAGICS:
                 body_lengths(bytes(data[at : at + 1]) + bytes(HEADER_SIZE))
             return 0
-        framing, extras, key, body = body_lengths(data, at)
+        parts = framing, extras, key, body = body_lengths(data, at)
         limit = BODY_SIZE_MAX
         if self.session.role == Role.NONE:
             limit = limits.BODY_SIZE_MAX_BEFORE_LOGIN
-        name = opcode_name(data[at], data[at + 1])
-        if body > limit:
-            raise RemoteProtocolError(
-                f"{name} with a body of {body} bytes, limit {limit}", offset=8, fatal=True
-            )
-        if framing + extras + key > body:
-            raise RemoteProtocolError(
-                f"{name} with framing extras, extras and key of {framing}+{extras}+{key} bytes "
-                f"in a body of {body}",
-                offset=8,
-                fatal=True,
-            )
+        if body > limit or framing + extras + key > body:
+            raise lengths_error(parts, opcode_name(data[at], data[at + 1]), limit)
         size = HEADER_SIZE + body
         return size if end - at >= size else 0
 

@@ -170,9 +170,10 @@ def body_lengths(header: bytes | bytearray | memoryview, at: int = 0) -> tuple[i
     return framing, extras, key, body
 
 
-def _lengths_error(
+def lengths_error(
     parts: tuple[int, int, int, int], name: str, body_size_max: int
 ) -> RemoteProtocolError:
+    """Return the sentence for parts that do not fit their body, or a body over the limit."""
     framing, extras, key, body = parts
     if body > body_size_max:
         return RemoteProtocolError(
@@ -269,9 +270,7 @@ class FrameBuffer:
         try:
             parts = body_lengths(data, at)
             if parts[3] > self._body_size_max or parts[0] + parts[1] + parts[2] > parts[3]:
-                raise _lengths_error(
-                    parts, opcode_name(data[at], data[at + 1]), self._body_size_max
-                )
+                raise lengths_error(parts, opcode_name(data[at], data[at + 1]), self._body_size_max)
         except RemoteProtocolError as error:
             self._break(error)
             raise
@@ -308,7 +307,7 @@ def one_frame(data: bytes, *, tolerant: bool = False) -> Frame:
     name = opcode_name(data[0], data[1])
     if body == actual or not tolerant:
         if body > BODY_SIZE_MAX or framing + extras + key > body:
-            raise _lengths_error((framing, extras, key, body), name, BODY_SIZE_MAX)
+            raise lengths_error((framing, extras, key, body), name, BODY_SIZE_MAX)
         if body != actual:
             raise RemoteProtocolError(
                 f"{name} says a body of {body} bytes and {actual} follow", offset=8, fatal=True
