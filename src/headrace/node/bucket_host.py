@@ -173,6 +173,10 @@ class BucketHost:
 
     # -- vbuckets --------------------------------------------------------------------------------
 
+    def persisted_seqno(self, vbucket: VBucket) -> int:
+        """How far a vbucket would survive a crash; nothing of a bucket in memory does."""
+        return vbucket.persisted_seqno if self.bucket.durable else 0
+
     def set_state(self, vbucket: int, state: VBucketState) -> VBucket:
         """Give a vbucket a state, creating it if need be, and tell everyone concerned."""
         found = self.bucket.find(vbucket)

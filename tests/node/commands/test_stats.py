@@ -57,6 +57,13 @@ def test_a_group_that_is_not_there_says_so(client: Client, group: bytes, status:
     assert client.status(admin.Stat(key=group)) == status
 
 
+def test_nothing_of_a_bucket_in_memory_is_told_as_persisted(client: Client) -> None:
+    client.ask(kv.Set(key=b"k", value=b"1"), kv.SetReply)
+    assert int(client.stats("vbucket-details 0")["vb_0:high_seqno"]) >= 1
+    for group in ("vbucket-details 0", "vbucket-seqno 0"):
+        assert client.stats(group)["vb_0:last_persisted_seqno"] == "0"
+
+
 def test_change_stream_connections_are_told_with_their_streams(
     client: Client, node: RunningNode
 ) -> None:

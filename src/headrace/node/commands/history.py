@@ -32,11 +32,6 @@ def _vbucket(session: Session, number: int) -> VBucket:
     return vbucket
 
 
-def _persisted(session: Session, vbucket: VBucket) -> int:
-    """How far a vbucket would survive a crash."""
-    return vbucket.persisted_seqno if session.host.bucket.durable else 0
-
-
 def observe_seqno(session: Session, message: admin.ObserveSeqno) -> admin.ObserveSeqnoReply:
     """Tell how far a branch is in memory and on disk, or where it ended."""
     vbucket = _vbucket(session, message.vbucket)
@@ -46,7 +41,7 @@ def observe_seqno(session: Session, message: admin.ObserveSeqno) -> admin.Observ
         return admin.ObserveSeqnoReply(
             observed_vbucket=vbucket.id,
             vb_uuid=newest,
-            persisted_seqno=_persisted(session, vbucket),
+            persisted_seqno=session.host.persisted_seqno(vbucket),
             high_seqno=vbucket.high_seqno,
         )
     place = log.index(message.vb_uuid)
@@ -57,7 +52,7 @@ def observe_seqno(session: Session, message: admin.ObserveSeqno) -> admin.Observ
         failed_over=1,
         observed_vbucket=vbucket.id,
         vb_uuid=newest,
-        persisted_seqno=_persisted(session, vbucket),
+        persisted_seqno=session.host.persisted_seqno(vbucket),
         high_seqno=vbucket.high_seqno,
         old_vb_uuid=message.vb_uuid,
         old_high_seqno=ended_at,

@@ -139,7 +139,7 @@ def details(session: Session, arguments: list[str]) -> Iterator[tuple[str, objec
             ("high_seqno", vbucket.high_seqno),
             ("uuid", vbucket.failover_log.newest.uuid),
             ("purge_seqno", vbucket.purge_seqno),
-            ("last_persisted_seqno", vbucket.persisted_seqno),
+            ("last_persisted_seqno", session.host.persisted_seqno(vbucket)),
             ("max_visible_seqno", vbucket.max_visible_seqno),
             ("high_prepared_seqno", vbucket.high_prepared_seqno),
             ("high_completed_seqno", vbucket.high_completed_seqno),
@@ -161,7 +161,7 @@ def seqnos(session: Session, arguments: list[str]) -> Iterator[tuple[str, object
         for name, value in (
             ("high_seqno", _high_seqno(vbucket)),
             ("abs_high_seqno", vbucket.high_seqno),
-            ("last_persisted_seqno", vbucket.persisted_seqno),
+            ("last_persisted_seqno", session.host.persisted_seqno(vbucket)),
             ("uuid", uuid),
             ("vb_uuid", uuid),
             ("purge_seqno", vbucket.purge_seqno),
