@@ -161,6 +161,24 @@ def test_a_wrong_user_or_password_looks_the_same(
     assert password not in str(caught.value)
 
 
+def test_a_login_that_is_refused_later_ends_the_reader_and_names_it() -> None:
+    users = [Users((User(name="alice", password=one, role=Role.WRITE),)) for one in (SECRET, "new")]
+    with running(NodeConfig(buckets=FOUR, users=users[0])) as node:
+        port = node.port
+        url = f"couchbase://127.0.0.1:{port}/default"
+        with connect(url, user="alice", password=SECRET) as bucket:
+            put(bucket, Document(b"k", b"1"))
+        bucket = connect(url, user="alice", password=SECRET)
+        reader = bucket.follow(since="beginning")
+        first = next(reader)
+        assert isinstance(first, Change)
+    with bucket, running(NodeConfig(buckets=FOUR, users=users[1], port=port)):
+        with pytest.raises(StatusError, match="login was refused") as caught:
+            next(reader)
+        assert SECRET not in str(caught.value)
+        assert reader.tokens.positions[first.vbucket].token.seqno == 1
+
+
 # -- certificates ----------------------------------------------------------------------------------
 
 

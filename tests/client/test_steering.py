@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import pytest
+
 from headrace.client.access import Access
 from headrace.client.address import NodeAddress
 from headrace.client.bulk import BulkRoad, ObjectRoad
 from headrace.client.courses import Courses, course_of
 from headrace.client.intake import Intake
 from headrace.client.shelf import Shelf
-from headrace.client.steering import Steering, jitter
+from headrace.client.steering import LOGIN_REFUSALS_MAX, Steering, jitter
 from headrace.client.tokens import BEGINNING
 from headrace.client.topology import ClusterMap
-from headrace.errors import ConnectionLost
+from headrace.errors import ConnectionLost, StatusError
 from headrace.history import VBucketId
 from headrace.protocol.handshake import ConsumerSettings
 from headrace.protocol.talk import StreamPlan
+from headrace.wire.opcodes import Opcode, Status
 
 A, B = NodeAddress("a", 1), NodeAddress("b", 2)
 
@@ -39,6 +42,19 @@ def test_every_node_gets_one_link_and_a_lost_one_is_opened_later() -> None:
     assert one.nodes_to_open([B], now=1.0) == []
     assert one.nodes_to_open([B], now=1.1) == [A]
     assert one.nodes_to_open([A, B], now=1.1) == []
+
+
+def test_a_login_refused_again_and_again_ends_it_and_another_refusal_does_not() -> None:
+    refused = StatusError("refused", status=Status.AUTH_ERROR, opcode=Opcode.SASL_AUTH)
+    one = steering()
+    for _ in range(LOGIN_REFUSALS_MAX):
+        one.raise_if_stuck()
+        one.lost(A, None, ConnectionLost("gone"), now=1.0)
+        one.lost(B, None, StatusError("no", status=Status.ETMPFAIL, opcode=Opcode.OPEN), now=1.0)
+        one.raise_if_stuck()
+        one.lost(A, None, refused, now=1.0)
+    with pytest.raises(StatusError, match="refused"):
+        one.raise_if_stuck()
 
 
 def test_a_handshake_that_does_not_end_counts_as_lost() -> None:

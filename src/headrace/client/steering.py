@@ -19,10 +19,10 @@ from headrace.client.changes import Trouble, vbucket_names
 from headrace.client.dial import handshake_sentence
 from headrace.client.gate import ASK_SECONDS
 from headrace.client.topology import read_map
-from headrace.errors import CannotConnect, ConnectionLost, HeadraceError
+from headrace.errors import CannotConnect, ConnectionLost, HeadraceError, StatusError
 from headrace.protocol import events as e
 from headrace.protocol.consumer import ConsumerConnection
-from headrace.wire.opcodes import VBucketState
+from headrace.wire.opcodes import Opcode, VBucketState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -39,6 +39,9 @@ WAIT_SECONDS_MIN: Final = 0.001
 SEQNOS_SECONDS: Final = 1.0
 """How often each node is asked for high seqnos, while somebody looks at the health or an end is in
 doubt."""
+LOGIN_REFUSALS_MAX: Final = 3
+"""Refused logins in a row, on one node, after which waiting is hopeless."""
+_LOGINS: Final = frozenset({Opcode.SASL_AUTH, Opcode.SASL_STEP})
 
 Road = BulkRoad | ObjectRoad
 
@@ -70,6 +73,8 @@ class Steering:
         self._seqnos_at: dict[NodeAddress, float] = {}
         self._unasked: set[NodeAddress] = set()
         self._doubts_ends = False
+        self._refused: dict[NodeAddress, int] = {}
+        self._refusal: StatusError | None = None
 
     # -- links ----------------------------------------------------------------------------------
 
@@ -100,6 +105,12 @@ class Steering:
         now: float,
     ) -> None:
         """A link is gone, or did not come about."""
+        if isinstance(error, StatusError) and error.opcode in _LOGINS:
+            self._refused[node] = self._refused.get(node, 0) + 1
+            if self._refused[node] >= LOGIN_REFUSALS_MAX:
+                self._refusal = error
+        elif connection is not None and connection.connected is not None:
+            self._refused.pop(node, None)
         self._open_at[node] = self.courses.lost(node, connection, str(error), now=now)
 
     def watch(
@@ -217,7 +228,9 @@ class Steering:
                 self._on_trouble(trouble)
 
     def raise_if_stuck(self) -> None:
-        """Raise for vbuckets that were given up; what came before has been handed out."""
+        """Raise for what was given up, vbuckets or a login; the rest has been handed out."""
+        if self._refusal is not None:
+            raise self._refusal
         stuck = self.courses.stuck
         if stuck:
             names = vbucket_names([course.vbucket for course in stuck])
