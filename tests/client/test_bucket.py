@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 import headrace
 from headrace.client.access import Tls
@@ -215,3 +219,46 @@ def test_a_certificate_nobody_vouches_for_is_refused(encrypted: int) -> None:
 def test_plain_words_to_a_tls_port_are_explained(encrypted: int) -> None:
     with pytest.raises(CannotConnect, match=r"speaks TLS; use couchbases://|data node"):
         connect(f"couchbase://127.0.0.1:{encrypted}/default", connect_seconds=3)
+
+
+def client_files(directory: Path, name: str) -> Tls:
+    """A certificate for a client, signed by itself, which the node trusts as an authority."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder(subject, subject, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(hours=1))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    chain, secret = directory / f"{name}.pem", directory / f"{name}.key"
+    chain.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    pkcs8, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    secret.write_bytes(key.private_bytes(serialization.Encoding.PEM, pkcs8, plain))
+    return Tls(certificate=str(chain), key=str(secret))
+
+
+def test_a_client_certificate_logs_in_whom_it_names(certificate: TlsFiles, tmp_path: Path) -> None:
+    tls = {name: client_files(tmp_path, name) for name in ("alice", "mallory", "nobody")}
+    authority = tmp_path / "authority.pem"
+    authority.write_bytes(
+        b"".join((tmp_path / f"{name}.pem").read_bytes() for name in ("alice", "nobody"))
+    )
+    users = Users((User(name="alice", password=SECRET, role=Role.WRITE),))
+    files = replace(certificate, client_authority=authority)
+    trust = str(certificate.certificate)
+    with running(NodeConfig(buckets=FOUR, users=users, tls=files)) as node:
+        url = f"couchbases://127.0.0.1:{node.node.ports.tls}/default"
+        with connect(url, tls=replace(tls["alice"], trust=trust)) as bucket:
+            put(bucket, Document(b"k", b"1"))
+            assert [batch.num_rows for batch in bucket.changes(until="now")] == [1]
+        with connect(url, tls=Tls(trust=trust), user="alice", password=SECRET) as bucket:
+            assert [batch.num_rows for batch in bucket.changes(until="now")] == [1]
+        for tls_of_another in (tls["nobody"], Tls()):
+            with pytest.raises((StatusError, CannotConnect)) as refused:
+                connect(url, tls=replace(tls_of_another, trust=trust))
+            assert "user" in str(refused.value)
+        with pytest.raises(CannotConnect):
+            connect(url, tls=replace(tls["mallory"], trust=trust), connect_seconds=5)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ssl
 import stat
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from headrace.errors import ConfigError
 from headrace.node.config import NodeConfig, TlsFiles
-from headrace.node.tls import make_certificate, server_context
+from headrace.node.tls import common_name, make_certificate, server_context
 from headrace.wire import kv
 from headrace.wire.opcodes import Status
 from tests.node.client import Client
@@ -59,3 +60,16 @@ def test_files_that_are_no_certificate_are_refused(tmp_path: Path) -> None:
         server_context(TlsFiles(certificate=junk, key=junk))
     with pytest.raises(ConfigError, match="cannot be used"):
         server_context(TlsFiles(certificate=tmp_path / "no", key=tmp_path / "no"))
+
+
+def test_an_authority_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    files = replace(make_certificate(tmp_path), client_authority=tmp_path / "none.pem")
+    with pytest.raises(ConfigError, match=r"authority for client certificates.*none\.pem"):
+        server_context(files)
+
+
+def test_the_common_name_is_found_among_other_parts() -> None:
+    subject = ((("countryName", "CH"),), (("commonName", "alice"),))
+    assert common_name({"subject": subject}) == "alice"
+    assert common_name({"subject": ()}) is None
+    assert common_name(None) is None

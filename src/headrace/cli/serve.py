@@ -50,6 +50,7 @@ class Options:
     users: Path | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    tls_client_ca: Path | None = None
     tls_self_signed: bool | None = None
     tls_port: int | None = None
     tls_only: bool | None = None
@@ -66,7 +67,7 @@ class Options:
 
 
 _PATHS: Final = frozenset(
-    {"data", "users", "tls_cert", "tls_key", "port_file", "admin_file", "scenario"}
+    {"data", "users", "tls_cert", "tls_key", "tls_client_ca", "port_file", "admin_file", "scenario"}
 )
 _KINDS: Final[dict[str, type]] = {
     **dict.fromkeys(_PATHS, str),
@@ -173,15 +174,21 @@ def tls_files(options: Options) -> Iterator[TlsFiles | None]:
         raise ConfigError("--tls-cert and --tls-key go together")
     if options.tls_cert is not None and options.tls_self_signed:
         raise ConfigError("give either --tls-cert and --tls-key or --tls-self-signed")
+    authority = options.tls_client_ca
+    if authority is not None and options.tls_cert is None and not options.tls_self_signed:
+        raise ConfigError("--tls-client-ca needs --tls-cert and --tls-key, or --tls-self-signed")
     if options.tls_cert is not None and options.tls_key is not None:
-        yield TlsFiles(certificate=options.tls_cert, key=options.tls_key)
+        files = TlsFiles(certificate=options.tls_cert, key=options.tls_key)
+        yield replace(files, client_authority=authority)
     elif not options.tls_self_signed:
         yield None
     elif options.data is not None:
-        yield make_certificate(options.data / ".tls", host=options.host or "127.0.0.1")
+        files = make_certificate(options.data / ".tls", host=options.host or "127.0.0.1")
+        yield replace(files, client_authority=authority)
     else:
         with tempfile.TemporaryDirectory(prefix="headrace-tls-") as directory:
-            yield make_certificate(Path(directory), host=options.host or "127.0.0.1")
+            files = make_certificate(Path(directory), host=options.host or "127.0.0.1")
+            yield replace(files, client_authority=authority)
 
 
 def announcement(node: Node, password: str) -> str:
@@ -281,6 +288,9 @@ _FILE: Final = click.Path(path_type=Path, dir_okay=False)
 @click.option("--users", type=_FILE, help="File of users and passwords; needed beyond loopback.")
 @click.option("--tls-cert", type=_FILE, help="Certificate chain, PEM.")
 @click.option("--tls-key", type=_FILE, help="Its private key, PEM.")
+@click.option(
+    "--tls-client-ca", type=_FILE, help="Authority of client certificates, PEM: they log in."
+)
 @click.option("--tls-self-signed", is_flag=True, default=None, help="Make a certificate.")
 @click.option("--tls-port", type=int, help="Port for TLS; 0: any.  [default: 11207]")
 @click.option("--tls-only", is_flag=True, default=None, help="Do not listen without TLS.")

@@ -101,10 +101,15 @@ class BucketConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFiles:
-    """A certificate chain and its key, both PEM."""
+    """A certificate chain and its key, both PEM.
+
+    ``client_authority`` signs certificates of clients: who shows one is logged in as the user its
+    common name names.
+    """
 
     certificate: Path
     key: Path
+    client_authority: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,8 +121,9 @@ class NodeConfig:
     ``management_port`` is where SDKs find HTTP; None: nowhere.
     ``login`` is the extra account of an open node, for clients that cannot do without one.
     ``flush`` lets FLUSH empty a bucket, as classic memcached tools expect. ``faults`` gives the
-    node its levers; an ``admin_port`` or a ``scenario`` does so, too. Without an ``admin_token``
-    one is made.
+    node its levers; an ``admin_port``, a ``web_port`` or a ``scenario`` does so, too. Without an
+    ``admin_token`` one is made. ``web_port`` and ``web_host`` are where the live page is (see
+    `headrace.web`); beyond loopback it carries logins, and so needs users and TLS.
     """
 
     host: str = "127.0.0.1"
@@ -132,6 +138,8 @@ class NodeConfig:
     management_port: int | None = 0
     admin_port: int | None = None
     admin_token: str = ""
+    web_port: int | None = None
+    web_host: str = "127.0.0.1"
     faults: bool = False
     scenario: tuple[Step, ...] = ()
     flush: bool = False
@@ -152,6 +160,7 @@ class NodeConfig:
             ("metrics_port", self.metrics_port),
             ("management_port", self.management_port),
             ("admin_port", self.admin_port),
+            ("web_port", self.web_port),
         ):
             if port is not None and not 0 <= port <= 0xFFFF:
                 raise ConfigError(f"{option} {port}, allowed 0..65535")
@@ -163,6 +172,11 @@ class NodeConfig:
             raise ConfigError(
                 f"host {self.host} is reachable from elsewhere and there is no users file; "
                 "give one, or listen on 127.0.0.1"
+            )
+        if not is_loopback(self.web_host) and (self.users is None or self.tls is None):
+            raise ConfigError(
+                f"web host {self.web_host} is reachable from elsewhere, where the page needs a "
+                "users file and TLS; give both, or leave it on 127.0.0.1"
             )
 
 

@@ -29,6 +29,7 @@ from headrace.node.config import is_loopback
 from headrace.node.logs import LOGGER, note
 from headrace.node.replies import Later
 from headrace.node.session import Session
+from headrace.node.tls import common_name
 from headrace.node.users import Role
 from headrace.wire.frame import (
     BODY_SIZE_MAX,
@@ -113,6 +114,8 @@ class Connection(asyncio.BufferedProtocol):
             encrypted=self._encrypted,
             loopback=is_loopback(host),
         )
+        if self._encrypted:
+            self.session.show_certificate(common_name(transport.get_extra_info("peercert")))
         self._connected_at = self._received_at = self._loop.time()
         note("connected", logging.DEBUG, connection=self.session.number, peer=self.session.peer)
         if not self._node.admit(self):

@@ -121,6 +121,25 @@ class Session:
         """Seconds that never go back."""
         return self.node.monotonic()
 
+    def log_in(self, user: User) -> None:
+        """The peer has proved to be this user."""
+        self.user = user
+        if not self.bucket_selected:
+            host = self.node.default_host()
+            self.select(host if host and user.may_use(host.name) else None, asked=False)
+        note("logged_in", logging.DEBUG, connection=self.number, user=user.name)
+
+    def show_certificate(self, name: str | None) -> None:
+        """Log in whom a verified certificate names; an unknown name may still log in otherwise."""
+        users = self.node.users
+        if name is None or users is None:
+            return
+        user = users.find(name)
+        if user is None:
+            note("certificate_unknown", logging.WARNING, connection=self.number, user=name)
+        else:
+            self.log_in(user)
+
     def has(self, feature: Feature) -> bool:
         """Whether the feature was negotiated."""
         return feature in self.features

@@ -5,6 +5,9 @@ directory that only the owner may read. Clients must be told to trust it (`headr
 how). Making one needs the package ``cryptography`` (extra ``tls``); serving given files needs
 nothing.
 
+A node that was given an authority for client certificates asks clients for one. Showing none is
+allowed, a password serves as well; one the authority did not sign ends the handshake.
+
 Imports: errors, node.config.
 """
 
@@ -20,6 +23,7 @@ from headrace.errors import ConfigError
 from headrace.node.config import TlsFiles
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 DAYS_VALID: Final = 30
@@ -37,7 +41,23 @@ def server_context(files: TlsFiles) -> ssl.SSLContext:
         raise ConfigError(
             f"TLS files {files.certificate} and {files.key} cannot be used: {error}"
         ) from error
+    if files.client_authority is not None:
+        try:
+            context.load_verify_locations(files.client_authority)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(
+                f"the authority for client certificates, {files.client_authority}, cannot be "
+                f"used: {error}"
+            ) from error
+        context.verify_mode = ssl.CERT_OPTIONAL
     return context
+
+
+def common_name(certificate: Mapping[str, object] | None) -> str | None:
+    """The name a verified client certificate is for; None without one."""
+    subject = (certificate or {}).get("subject", ())
+    assert isinstance(subject, tuple)
+    return next((text for part in subject for key, text in part if key == "commonName"), None)
 
 
 def make_certificate(directory: Path, *, host: str = "127.0.0.1") -> TlsFiles:

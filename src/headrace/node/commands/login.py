@@ -172,11 +172,7 @@ def _logged_in(session: Session, name: str) -> None:
     assert users is not None
     user = users.find(name)
     assert user is not None, "an unknown user has no password that fits"
-    session.user = user
-    if not session.bucket_selected:
-        host = session.node.default_host()
-        session.select(host if host and user.may_use(host.name) else None, asked=False)
-    note("logged_in", logging.DEBUG, connection=session.number, user=name)
+    session.log_in(user)
 
 
 def _failed(session: Session, why: str, *, user: str = "") -> Refusal:
