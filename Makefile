@@ -22,6 +22,8 @@ SEED ?=
 CRASHES ?= 200
 CONNECTIONS ?= 1000
 MEGABYTES ?= 512
+CUTS ?= 1000
+DOCUMENTS ?= 1000000
 PYTEST_ARGS ?=
 
 # What the locks are made from. Spark has one of its own, which holds all of the other: it is installed
@@ -69,8 +71,9 @@ interop: $(READY) ## the tests against foreign tools (tshark, libmemcached; Go a
 bench: $(READY) ## measure (ONLY=prefix chooses, QUICK=1 only proves that it runs)
 	@$(RUN) -m benchmarks --only "$(ONLY)" $(if $(QUICK),--quick)
 
-soak: $(READY) ## kill, crowd and starve a node (CRASHES=200, CONNECTIONS=1000, MEGABYTES=512, SEED=n)
+soak: $(READY) ## kill, crowd, starve, cut (CRASHES=200, CONNECTIONS=1000, MEGABYTES=512, CUTS=1000, SEED=n)
 	@$(RUN) -m tests.soak --crashes "$(CRASHES)" --connections "$(CONNECTIONS)" --megabytes "$(MEGABYTES)" \
+		--cuts "$(CUTS)" --documents "$(DOCUMENTS)" \
 		$(if $(SEED),--seed "$(SEED)")
 
 fuzz: $(READY) ## throw broken bytes at the decoders (SECONDS=60, SEED=n replays one)

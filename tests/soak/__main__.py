@@ -1,4 +1,4 @@
-"""`python -m tests.soak [--crashes N] [--connections N] [--megabytes N] [--seed N]`."""
+"""`python -m tests.soak [--crashes N] [--connections N] [--megabytes N] [--cuts N] [--seed N]`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.soak.crash import Soak
 from tests.soak.crowd import Report, many_readers, never_reading
+from tests.soak.resume import Campaign, Harm, Plan
 
 SLOWED_MAX = 2.0
 """How much longer others may take for one that does not read."""
@@ -60,12 +61,22 @@ def starve(megabytes: int, directory: Path) -> None:
     assert slowed <= SLOWED_MAX, f"others are slowed {slowed:.2f} times, limit {SLOWED_MAX}"
 
 
+def resume(cuts: int, documents: int, seed: int, directory: Path) -> None:
+    """Disconnect a consumer so often, for each kind of harm, over few vbuckets and over all."""
+    for harm in Harm:
+        for vbuckets in (64, 1024):
+            plan = Plan(documents=documents, vbuckets=vbuckets, cuts=cuts, seed=seed, harm=harm)
+            Campaign(directory / f"{harm.value}-{vbuckets}", plan).run(say)
+
+
 def main() -> int:
     """Run what was asked for; a failure is a traceback."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--crashes", type=int, default=200)
     parser.add_argument("--connections", type=int, default=1000)
     parser.add_argument("--megabytes", type=int, default=512)
+    parser.add_argument("--cuts", type=int, default=1000)
+    parser.add_argument("--documents", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int)
     options = parser.parse_args()
     seed = int.from_bytes(os.urandom(4)) if options.seed is None else options.seed
@@ -78,6 +89,8 @@ def main() -> int:
             show("crowd", made)
         if options.megabytes:
             starve(options.megabytes, directory)
+        if options.cuts:
+            resume(options.cuts, options.documents, seed, directory)
     say("soak: everything held")
     return 0
 
