@@ -168,6 +168,7 @@ REQUESTS: dict[tuple[int, int, int], tuple[Places, Places]] = {
         {"purge_before_time": (0, 8), "purge_before_seqno": (8, 8), "drop_deletes": (16, 1)},
         {},
     ),
+    (Opcode.SET_CLUSTER_CONFIG, 16, 0): ({"epoch": (0, 8), "revision": (8, 8)}, {}),
     (Opcode.GET_CLUSTER_CONFIG, 16, 0): ({"known_epoch": (0, 8), "known_revision": (8, 8)}, {}),
     (Opcode.GET_RANDOM_KEY, 4, 0): ({"collection_id": (0, 4)}, {}),
     (Opcode.SEQNO_PERSISTENCE, 8, 0): ({"seqno": (0, 8)}, {}),

@@ -312,6 +312,25 @@ class GetClusterConfigReply(Reply):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SetClusterConfig(Request):
+    """Give a node the cluster map of a bucket, as JSON. Answered: SetClusterConfigReply.
+
+    Sent by: a manager. ``key`` names the bucket; an age (epoch, then revision) below that of the
+    map the node holds is refused.
+    """
+
+    epoch: int
+    revision: int
+    key: bytes = b""
+    value: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetClusterConfigReply(EmptyReply):
+    """The node holds the map, durably, and tells it to its clients."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SeqnoPersistence(Request):
     """Wait until this seqno is on disk. Answered: SeqnoPersistenceReply."""
 

@@ -326,6 +326,14 @@ SESSION_ROWS: Final = (
         reply_value=Bytes(),
     ),
     *pair(
+        admin.SetClusterConfig,
+        admin.SetClusterConfigReply,
+        Opcode.SET_CLUSTER_CONFIG,
+        (Fields(Field("epoch", U64), Field("revision", U64)),),
+        key=SOME_KEY,
+        value=Bytes(),
+    ),
+    *pair(
         admin.GetClusterConfig,
         admin.GetClusterConfigReply,
         Opcode.GET_CLUSTER_CONFIG,
