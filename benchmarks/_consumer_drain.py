@@ -1,6 +1,6 @@
 """A process that drains a bucket with our consumer, as the programs in tests/interop/foreign do.
 
-    python -m benchmarks._consumer_drain arrow|objects ROUNDS URL
+    python -m benchmarks._consumer_drain arrow|objects|raw ROUNDS URL
 
 One JSON line per round: items, cpu_seconds, wall_seconds, memory_mb of this process. The login
 comes from DRAIN_USER and DRAIN_PASSWORD.
@@ -34,7 +34,23 @@ def as_objects(bucket: Bucket) -> int:
     return sum(1 for _ in bucket.follow(since="beginning", until="now"))
 
 
-READERS: Final[dict[str, Callable[[Bucket], int]]] = {"arrow": as_batches, "objects": as_objects}
+def as_bytes(bucket: Bucket) -> int:
+    """Everything as bytes that nobody looks at; how many items they tell.
+
+    Every document was written once, so that the seqnos count them.
+    """
+    # Loaded here: the other readers' memory must not hold what a benchmark needs.
+    from benchmarks.consumer import read_streams, stream_size
+
+    read_streams(bucket, stream_size(os.environ["DRAIN_URL"]))
+    return sum(bucket.seqnos().values())
+
+
+READERS: Final[dict[str, Callable[[Bucket], int]]] = {
+    "arrow": as_batches,
+    "objects": as_objects,
+    "raw": as_bytes,
+}
 
 
 def memory_mb() -> float:
@@ -49,6 +65,7 @@ def memory_mb() -> float:
 
 def main(reader: str, rounds: str, url: str) -> None:
     """Drain so often and print what each time cost, connecting included."""
+    os.environ["DRAIN_URL"] = url
     for _ in range(int(rounds)):
         cpu, wall = time.process_time(), time.perf_counter()
         user, password = os.environ["DRAIN_USER"], os.environ["DRAIN_PASSWORD"]

@@ -1,14 +1,19 @@
 """Our consumer beside foreign ones: the same node, the same documents, one run.
 
-Four readers, each a process that connects, streams every vbucket from the beginning to now over one
+Five readers, each a process that connects, streams every vbucket from the beginning to now over one
 connection with flow control, and says what that cost: `arrow` (`bucket.changes`), `objects`
 (`bucket.follow`), `go` (gocbcore's DCP agent, a stream observer that counts), `java` (dcp-client's
-data event handler, which hands out received buffers undecoded: the least this client can do). What
+data event handler, which hands out received buffers undecoded: the least this client can do),
+`raw` (the same streams read with `recv_into` and never looked at, without flow control). What
 is measured is the last of `ROUNDS` drains within one process: libraries are loaded and compiled, by
 the JIT too, and connecting is in it for all of them. Readers take turns, the order flips every
 turn, values are medians over the turns. Objects take long and have nothing to warm up: one drain.
 
-`arrow_vs_go`, `arrow_vs_java`: messages per CPU second of `arrow` as a multiple of theirs.
+`arrow_vs_go`, `arrow_vs_java`: messages per CPU second of `arrow` as a multiple of theirs. CPU of
+the reader's process alone, user and system, of all its threads, is counted the same way for all.
+`raw_recv_vs_go`, `raw_recv_vs_java`: the same for `raw`. No client in any language can do better:
+the kernel copies every byte to somebody. It bounds the two above, and where it is below their goal,
+the goal cannot be reached on that machine.
 `messages_per_cpu_second`, `messages_per_second`: the same readings as rates, values of 256 bytes.
 `memory_mb`: highest resident size of each process after all its rounds, values of 256 bytes.
 """
@@ -29,7 +34,7 @@ from tools.foreign_clients import PROGRAMS, ToolMissing, command_of
 TURNS: Final = 3
 ROUNDS: Final = 3
 DRAIN_SECONDS_MAX: Final = 600
-OURS: Final = ("arrow", "objects")
+OURS: Final = ("arrow", "objects", "raw")
 SIZE_OF_RATES: Final = 256
 """The size of values for the figures that are about one size only."""
 
@@ -78,6 +83,8 @@ def readings(run: Run, value_size: int) -> dict[str, list[Reading]]:
     url, documents = source(run, value_size)
     turns, rounds = run.pick(full=(TURNS, ROUNDS), quick=(1, 1))
     in_turns = ["arrow", *PROGRAMS]
+    if value_size == SIZE_OF_RATES:
+        in_turns.append("raw")
     order = [
         (reader, rounds)
         for turn in range(turns)
@@ -105,11 +112,10 @@ def of(run: Run, value_size: int, reader: str) -> list[Reading]:
     return found
 
 
-def arrow_against(run: Run, value_size: int, reader: str) -> Value:
+def arrow_against(run: Run, value_size: int, reader: str, our: str = "arrow") -> Value:
     """Messages per CPU second of our batches as a multiple of a reader's."""
-    theirs, ours = of(run, value_size, reader), of(run, value_size, "arrow")
-    pairs = zip(theirs, ours, strict=True)
-    ratios = [their.cpu_seconds / our.cpu_seconds for their, our in pairs]
+    pairs = zip(of(run, value_size, reader), of(run, value_size, our), strict=True)
+    ratios = [theirs.cpu_seconds / ours.cpu_seconds for theirs, ours in pairs]
     return Value(statistics.median(ratios), len(ratios))
 
 
@@ -165,6 +171,24 @@ def java_256(run: Run) -> Value:
 def java_1024(run: Run) -> Value:
     """Messages per CPU second against dcp-client, values of 1024 bytes."""
     return arrow_against(run, 1024, "java")
+
+
+@figure("consumer.raw_recv_vs_go.256", unit="ratio", goal=None, better="higher")
+def raw_go_256(run: Run) -> Value:
+    """The bound of arrow_vs_go: reading the bytes, against gocbcore."""
+    return arrow_against(run, 256, "go", "raw")
+
+
+@figure("consumer.raw_recv_vs_java.256", unit="ratio", goal=None, better="higher")
+def raw_java_256(run: Run) -> Value:
+    """The bound of arrow_vs_java: reading the bytes, against dcp-client."""
+    return arrow_against(run, 256, "java", "raw")
+
+
+@figure("consumer.messages_per_cpu_second.raw", unit="1/s", goal=None, better="higher")
+def raw_cpu(run: Run) -> Value:
+    """The rate behind the bound: bytes that nobody looks at."""
+    return per_cpu_second(run, "raw")
 
 
 @figure("consumer.messages_per_cpu_second.arrow", unit="1/s", goal=None, better="higher")

@@ -26,6 +26,8 @@ from headrace.protocol.talk import Position, StreamPlan
 from headrace.wire.opcodes import Status
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headrace.client.changes import Rollback
     from headrace.protocol.consumer import ConsumerConnection
 
@@ -136,6 +138,42 @@ def test_backfills_take_turns() -> None:
     assert courses.next_at(now=0.0) is None, "the third does not wait for a time"
     courses.moved(0, boundary(10), now=1.0)
     assert [plan.vbucket for plan in asked(courses, now=1.0).plans] == [2]
+
+
+def test_large_backfills_run_two_at_a_time_and_small_ones_many() -> None:
+    """Unfinished snapshots are what has to be held: few items of many vbuckets are no burden."""
+    for high, running in ((1_000_000, 2), (6_000, 3), (10, 8)):
+        courses = made(
+            *(course_of(v, BEGINNING, high_seqno=high) for v in range(20)),
+            active=(0,) * 20,
+            most=8,
+        )
+        assert len(asked(courses).plans) == running, high
+
+
+def test_asking_looks_at_those_that_are_due_and_at_no_others() -> None:
+    courses = made(
+        *(course_of(v, BEGINNING, high_seqno=10) for v in range(900)), active=(0,) * 900, most=1
+    )
+    assert [plan.vbucket for plan in asked(courses).plans] == [0]
+    looked: list[int] = []
+    node_of = courses.cluster_map.node_of
+    object.__setattr__(courses, "cluster_map", _Watched(node_of, looked))
+    courses.moved(0, boundary(10), now=1.0)
+    assert [plan.vbucket for plan in asked(courses, now=1.0).plans] == [1]
+    assert looked == []
+
+
+class _Watched:
+    """A map that notes for which vbuckets it is asked."""
+
+    def __init__(self, node_of: Callable[[int], NodeAddress | None], looked: list[int]) -> None:
+        self._node_of = node_of
+        self._looked = looked
+
+    def node_of(self, vbucket: int) -> NodeAddress | None:
+        self._looked.append(vbucket)
+        return self._node_of(vbucket)
 
 
 def test_what_is_past_its_start_needs_no_turn() -> None:

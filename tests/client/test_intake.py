@@ -10,15 +10,17 @@ from headrace.client.bulk import Rows, Taken, Whole
 from headrace.client.changes import Rollback
 from headrace.client.courses import Courses, course_of
 from headrace.client.gate import Gate
-from headrace.client.intake import Intake
+from headrace.client.intake import CHANGES_AT_ONCE, Intake
+from headrace.client.objects import Several
 from headrace.client.shelf import Shelf
 from headrace.client.topology import ClusterMap
-from headrace.history import BranchId, Seqno, VBucketId
+from headrace.history import Boundaries, BranchId, Seqno, SnapshotRange, VBucketId
 from headrace.protocol import events as e
 from headrace.protocol.consumer import ConsumerConnection
 from headrace.protocol.handshake import ConsumerSettings
 from headrace.protocol.talk import Position, StreamPlan
-from tests.client.test_courses import boundary
+from headrace.wire.dialect import Dialect
+from tests.client.test_courses import LOG, boundary
 from tests.client.test_shelf import batch
 
 NODE = NodeAddress("a", 1)
@@ -145,3 +147,49 @@ def test_closing_forgets_what_waits() -> None:
     assert len(found) == 0
     with pytest.raises(KeyError):
         found.delivered[0]
+
+
+def test_changes_move_the_positions_one_by_one_and_give_back_together() -> None:
+    """As `follow` takes them: a few hundred rows become changes at a time."""
+    found, connection = intake(), Connection()
+    found.shelf = None
+    found._whole = False
+    opening = e.StreamOpened(
+        vbucket=VBucketId(0),
+        opaque=1,
+        token=boundary(0).token,
+        log=LOG,
+        branch_changed=False,
+    )
+    connection.connected = e.Connected(
+        dialect=Dialect.DCP_7, features=frozenset(), controls=(), refused=()
+    )
+    connection.at[0] = boundary(0)
+    found.take(Taken(1, [opening], 0), connection, now=0.0)
+    count = CHANGES_AT_ONCE + 10
+    rows = batch(*((0, seqno) for seqno in range(1, count + 1)))
+    span = SnapshotRange(Seqno(1), Seqno(count + 5))
+    token = boundary(0).token.advanced(Seqno(count), span)
+    connection.at[0] = Position(token, Boundaries())
+    taken = Taken(1, [Rows(rows, 0, count, 0, 7, 9, token, span)], 10 * count)
+    found.take(taken, connection, now=1.0)
+    found.release(now=1.0)
+    assert connection.given_back == 0
+    several = found.next(now=1.0)
+    assert isinstance(several, Several)
+    assert found.take_moved() == {}, "nothing was handed out yet"
+    for seqno in (1, 2):
+        change = several.next()
+        assert change is not None
+        assert (change.seqno, found.delivered[0].token.seqno) == (seqno, seqno)
+        assert found.take_moved()[0].token == change.token
+    assert found.take_moved()[0].token.seqno == 2
+    rest = found.next(now=1.0)
+    assert isinstance(rest, Several)
+    assert len(rest) == 10
+    assert connection.given_back == 10 * CHANGES_AT_ONCE
+    assert found.take_moved()[0].token.seqno == CHANGES_AT_ONCE
+    assert found.next(now=1.0) is None
+    assert connection.given_back == 10 * count
+    assert found.take_moved()[0].token == token
+    assert found.take_moved() == {}

@@ -111,7 +111,7 @@ def test_what_does_not_fit_into_memory_waits_on_disk_in_order() -> None:
     shelf = Shelf(memory_max=2_000)
     for first in range(0, 100, 10):
         rows = batch(*((0, seqno) for seqno in range(first + 1, first + 11)))
-        shelf.put(Rows(rows, 0, 10, 0))
+        shelf.put(Rows(rows, 0, 10, 0, size=rows.nbytes))
         assert list(shelf.take()) == []
         assert shelf.size <= 2_000
     shelf.complete(0, at(100))

@@ -6,11 +6,11 @@ import pytest
 
 from headrace.client.access import Access
 from headrace.client.address import NodeAddress
-from headrace.client.bulk import BulkRoad, ObjectRoad
+from headrace.client.bulk import BulkRoad
 from headrace.client.courses import Courses, course_of
 from headrace.client.intake import Intake
 from headrace.client.shelf import Shelf
-from headrace.client.steering import LOGIN_REFUSALS_MAX, Steering, jitter
+from headrace.client.steering import LOGIN_REFUSALS_MAX, WAIT_SECONDS_MAX, Steering, jitter
 from headrace.client.tokens import BEGINNING
 from headrace.client.topology import ClusterMap
 from headrace.errors import ConnectionLost, StatusError
@@ -19,7 +19,7 @@ from headrace.protocol.handshake import ConsumerSettings
 from headrace.protocol.talk import StreamPlan
 from headrace.wire.opcodes import Opcode, Status
 
-A, B = NodeAddress("a", 1), NodeAddress("b", 2)
+A, B, C = NodeAddress("a", 1), NodeAddress("b", 2), NodeAddress("c", 3)
 
 
 def steering(*, bulk: bool = True, patience: float | None = None) -> Steering:
@@ -57,6 +57,28 @@ def test_a_login_refused_again_and_again_ends_it_and_another_refusal_does_not() 
         one.raise_if_stuck()
 
 
+def test_a_lost_node_that_nobody_needs_any_more_wakes_nobody() -> None:
+    one = steering()
+    assert set(one.nodes_to_open([], now=0.0)) == {A, B}
+    one.lost(A, None, ConnectionLost("gone"), now=1.0)
+    one.courses.take_map(ClusterMap(nodes=(A, B), active=(1, 1), revision=9))
+    assert one.nodes_to_open([B], now=2.0) == []
+    assert one.wait_seconds([], now=100.0) == WAIT_SECONDS_MAX
+
+
+def test_where_the_vbuckets_of_a_node_that_is_gone_are_is_asked_elsewhere() -> None:
+    one = steering()
+    one.courses.take_map(ClusterMap(nodes=(A, B, C), active=(0, 0), revision=9))
+    assert one.nodes_to_open([], now=0.0) == [A]
+    one.lost(A, None, ConnectionLost("gone"), now=1.0)
+    assert one.nodes_to_open([], now=1.0) == [B]
+    one.lost(B, None, ConnectionLost("gone"), now=1.0)
+    assert one.nodes_to_open([], now=1.0) == [], "not without pause"
+    one.lost(A, None, ConnectionLost("gone"), now=2.5)
+    assert one.nodes_to_open([], now=2.5) == [C], "and not always the same one"
+    assert one.courses.wants_map
+
+
 def test_a_handshake_that_does_not_end_counts_as_lost() -> None:
     one = steering()
     connection = one.road(now=0.0).connection
@@ -67,7 +89,7 @@ def test_a_handshake_that_does_not_end_counts_as_lost() -> None:
 
 def test_the_road_is_the_one_that_was_chosen() -> None:
     assert isinstance(steering().road(now=0.0), BulkRoad)
-    assert isinstance(steering(bulk=False).road(now=0.0), ObjectRoad)
+    assert [steering(bulk=bulk).road(now=0.0)._objects for bulk in (True, False)] == [False, True]
 
 
 def test_troubles_are_told_once() -> None:

@@ -48,6 +48,12 @@ def test_a_block_describes_a_batch_without_a_copy() -> None:
     assert batch.num_rows == 1
 
 
+def test_the_kernel_knows_where_a_frame_handed_back_stands_among_rows() -> None:
+    assert b.OTHER.names is not None
+    places = {name: b.OTHER[name] for name in b.OTHER.names}
+    assert sum(places[name].itemsize for name in ("offset", "size", "reason")) == b.OTHER_ROW
+
+
 def test_a_block_begins_where_arrow_recommends() -> None:
     assert all(Block(payload).address % 64 == 0 for payload in (b.PAYLOAD_MIN, 1 << 20, 4 << 20))
 
@@ -88,9 +94,10 @@ def test_a_block_has_room_for_what_it_is_lent_for() -> None:
 
 
 def test_the_pool_keeps_no_more_than_its_limit() -> None:
-    size = b.block_size(b.PAYLOAD_MIN)
-    pool = BlockPool(size_max=2 * size)
+    pool = BlockPool(size_max=2 * 1000)
     blocks = [pool.lend(1) for _ in range(3)]
+    for block in blocks:
+        block.written = 1000
     addresses = [block.address for block in blocks]
     for block in blocks:
         pool.give_back(block)

@@ -1,19 +1,13 @@
-"""Memory through LLVM: every width, both orders, and code that is kept."""
+"""Memory through LLVM: every width, both orders."""
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
-from pathlib import Path
-from typing import Final
 
 import numpy as np
 
 from headrace.columns import machine
 from headrace.columns.machine import compiled
-
-SOURCE: Final = Path(machine.__file__).parents[2]
 
 
 @compiled
@@ -84,54 +78,3 @@ def test_copies_copy_what_they_say() -> None:
     assert written[:64] == source[:32] + b"\xee" * 32
     assert written[64:128] == source
     assert written[128:144] == source[:5] + b"\xee" * 3 + b"\0" * 3 + b"\xee" * 5
-
-
-KEEPING: Final = """
-import sys
-sys.path.insert(0, {source!r})
-from headrace.columns import machine
-from headrace.columns.machine import compiled, kept
-FACTOR = {factor}
-@compiled
-def times(number):
-    return {inside}
-def scale(number):
-    return times(number)
-double = kept(scale, "int64(int64)", machine)
-assert double(21) == {expected}
-stats = getattr(double, "stats", None)
-print("hits" if stats and sum(stats.cache_hits.values()) else "compiled")
-"""
-
-
-def run_keeping(place: Path, cache: str, factor: int, inside: str = "FACTOR * number") -> str:
-    script = place / "keeping.py"
-    age = script.stat() if script.exists() else None
-    expected = eval(inside, {"FACTOR": factor, "number": 21})  # noqa: S307 - our own words
-    text = KEEPING.format(source=str(SOURCE), factor=factor, inside=inside, expected=expected)
-    script.write_text(text, encoding="utf-8")
-    if age is not None:
-        # As old as before: what numba itself looks at shall not tell.
-        os.utime(script, ns=(age.st_atime_ns, age.st_mtime_ns))
-    environment = {**os.environ, "NUMBA_CACHE_DIR": cache}
-    done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=60, env=environment
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
-def test_code_is_kept_for_the_next_process_until_something_in_it_changes(tmp_path: Path) -> None:
-    cache = str(tmp_path / "cache")
-    assert run_keeping(tmp_path, cache, 2) == "compiled"
-    assert run_keeping(tmp_path, cache, 2) == "hits"
-    assert run_keeping(tmp_path, cache, 3) == "compiled", "a constant changed"
-    assert run_keeping(tmp_path, cache, 3, "FACTOR + number") == "compiled", "a function changed"
-    assert run_keeping(tmp_path, cache, 3, "FACTOR + number") == "hits"
-
-
-def test_where_nothing_can_be_kept_code_is_compiled_each_time(tmp_path: Path) -> None:
-    """A cache directory that cannot be made is what a read-only install looks like to numba."""
-    blocked = tmp_path / "file"
-    blocked.write_bytes(b"")
-    assert run_keeping(tmp_path, str(blocked / "cache"), 2) == "compiled"

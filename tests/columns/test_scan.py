@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.capture.conversation import Direction
+    from headrace.columns.scan import ScanResult
 
 CAPTURES: Final = Path(__file__).parent.parent / "captures"
 VECTORS: Final = Path(__file__).parent.parent / "vectors" / "vectors.json"
@@ -212,6 +215,62 @@ def test_every_marker_is_handed_back_to_an_owner_who_asks() -> None:
     assert result.batch.column("snapshot_end").to_pylist() == [9]
 
 
+def runs_by_hand(result: ScanResult) -> list[tuple[int, ...]]:
+    """Runs as a person finds them: rows one by one, cut at other frames."""
+    cuts = set(result.others["row"].tolist())
+    runs: list[list[dict[str, int]]] = []
+    for number, row in enumerate(result.batch.to_pylist()):
+        before = runs[-1][-1] if runs else None
+        same = before is not None and all(before[n] == row[n] for n in ("opaque", "vbucket"))
+        if not same or number in cuts:
+            runs.append([])
+        runs[-1].append({**row, "number": number})
+    return [
+        (
+            run[0]["number"],
+            run[-1]["number"] + 1,
+            run[0]["opaque"],
+            run[0]["vbucket"],
+            min(row["seqno"] for row in run),
+            max(row["seqno"] for row in run),
+            run[-1]["cas"],
+        )
+        for run in runs
+    ]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_runs_are_cut_where_the_stream_changes_or_another_frame_stood(seed: int) -> None:
+    draw = Random(seed)
+    seqnos = [draw.choice([0, 1 << 62, (1 << 64) - 2000]) for _ in range(3)]
+    data = b"".join(marker(1, (1 << 64) - 1, vbucket=vbucket) for vbucket in range(3))
+    for _ in range(200):
+        vbucket = draw.randrange(3)
+        for _ in range(draw.randrange(1, 4)):
+            seqnos[vbucket] += draw.randrange(1, 3)
+            data += mutation(seqnos[vbucket], vbucket=vbucket, opaque=9 if vbucket else 8)
+        if draw.random() < 0.2:
+            data += marker(1, (1 << 64) - 1, vbucket=vbucket)
+    result = Scanner(markers=True, runs=True).scan(data)
+    assert result.broken_at is None
+    assert [tuple(run[:7]) for run in result.runs] == runs_by_hand(result), seed
+
+
+def test_runs_end_before_the_row_that_does_not_rise() -> None:
+    rising = mutation(5) + mutation(7)
+    scanner = Scanner(markers=True, runs=True)
+    result = scanner.scan(marker(1, 9) + rising + mutation(7) + mutation(8))
+    assert (result.broken_at, [run[:2] for run in result.runs]) == (2, [[0, 2]])
+    assert Scanner(markers=True, runs=True).scan(rising + mutation(6)).broken_at is None, (
+        "without a marker any order may be"
+    )
+    assert scanner.scan(mutation(1)).broken_at is None, "a scan knows its own rows alone"
+
+
+def test_nobody_pays_for_runs_who_does_not_ask() -> None:
+    assert Scanner().scan(mutation(1)).runs == []
+
+
 # -- memory ----------------------------------------------------------------------------------------
 
 
@@ -230,6 +289,111 @@ def test_a_batch_that_is_kept_is_not_changed_by_later_scans() -> None:
         scanner.scan(part)
     for batch, copy in zip(kept, copies[1::2], strict=True):
         assert batch.equals(copy)
+
+
+def held_as_a_slice(batch: pa.RecordBatch) -> object:
+    return batch.slice(100, 300)
+
+
+def held_as_one_column(batch: pa.RecordBatch) -> object:
+    return batch.column("value")
+
+
+def held_as_numpy(batch: pa.RecordBatch) -> object:
+    return batch.column("seqno").to_numpy(zero_copy_only=True)[5:500]
+
+
+def held_as_a_table(batch: pa.RecordBatch) -> object:
+    return pa.Table.from_batches([batch, batch.slice(7)]).select(["key", "value"])
+
+
+def held_as_computed(batch: pa.RecordBatch) -> object:
+    return pc.struct_field(pa.StructArray.from_arrays(batch.columns[:5], names="abcde"), "e")
+
+
+def held_as_a_scalar(batch: pa.RecordBatch) -> object:
+    return batch.column("value")[1234]
+
+
+def held_as_a_buffer(batch: pa.RecordBatch) -> object:
+    return memoryview(batch.column("value").buffers()[2])[1000:2000]
+
+
+def held_through_the_c_interface(batch: pa.RecordBatch) -> object:
+    return pa.RecordBatch._import_from_c_capsule(*batch.__arrow_c_array__())
+
+
+def held_by_a_reader(batch: pa.RecordBatch) -> object:
+    return pa.RecordBatchReader.from_batches(SCHEMA, [batch]).read_all()
+
+
+def shown(held: object) -> object:
+    """What is in it now, copied."""
+    if isinstance(held, np.ndarray):
+        return held.tolist()
+    if isinstance(held, memoryview):
+        return bytes(held)
+    if isinstance(held, pa.Scalar):
+        return held.as_py()
+    assert isinstance(held, pa.RecordBatch | pa.Table | pa.Array)
+    return held.to_pylist()
+
+
+@pytest.mark.parametrize(
+    "hold",
+    [
+        held_as_a_slice,
+        held_as_one_column,
+        held_as_numpy,
+        held_as_a_table,
+        held_as_computed,
+        held_as_a_scalar,
+        held_as_a_buffer,
+        held_through_the_c_interface,
+        held_by_a_reader,
+    ],
+)
+def test_whatever_is_held_of_a_batch_does_not_change_while_more_arrives(
+    hold: Callable[[pa.RecordBatch], object],
+) -> None:
+    """The batch itself is let go: only what was made of it keeps the memory."""
+    scanner = Scanner(pool=BlockPool())
+    data = [
+        b"".join(mutation(s, key=bytes([k]) * 9, value=bytes([k]) * 99) for s in range(1, 1500))
+        for k in range(4)
+    ]
+    held = []
+    for turn in range(8):
+        batch = scanner.scan(data[turn % 4]).batch
+        held.append((hold(batch), shown(hold(batch))))
+        del batch
+        gc.collect()
+        if turn % 3 == 2:
+            del held[0]
+    for _ in range(3):
+        for part in data:
+            scanner.scan(part)
+    assert all(shown(one) == then for one, then in held)
+
+
+def test_a_pickled_batch_is_a_copy() -> None:
+    scanner = Scanner(pool=BlockPool())
+    first = b"".join(mutation(seqno, value=b"a" * 99) for seqno in range(1, 1500))
+    batch = scanner.scan(first).batch
+    then = batch.to_pylist()
+    copy = pickle.loads(pickle.dumps(batch))  # noqa: S301 - our own bytes
+    del batch
+    gc.collect()
+    scanner.scan(first.replace(b"a" * 99, b"b" * 99))
+    assert copy.to_pylist() == then
+
+
+def test_a_block_of_a_batch_that_is_gone_is_used_again() -> None:
+    pool = BlockPool()
+    scanner = Scanner(pool=pool)
+    data = b"".join(mutation(seqno, value=bytes(300)) for seqno in range(1, 3000))
+    addresses = {scanner.scan(data).batch.column("value").buffers()[2].address for _ in range(9)}
+    assert len(addresses) == 1
 
 
 def test_a_batch_outlives_scanner_and_pool() -> None:
@@ -258,14 +422,16 @@ def test_columns_of_a_batch_are_aligned_as_arrow_recommends() -> None:
 # -- starting --------------------------------------------------------------------------------------
 
 
-def test_numba_is_loaded_by_the_first_scanner_and_not_before() -> None:
+def test_llvm_is_loaded_by_the_first_scanner_and_numba_only_to_compile() -> None:
+    warm()  # so that there is kept code
     script = (
         "import sys\n"
         f"sys.path.insert(0, {str(Path(headrace.__file__).parent.parent)!r})\n"
         "import headrace.columns, headrace.columns.scan, headrace.columns.builder\n"
-        "assert 'numba' not in sys.modules\n"
+        "assert 'llvmlite' not in sys.modules\n"
         "headrace.columns.scan.warm()\n"
-        "assert 'numba' in sys.modules\n"
+        "assert 'llvmlite' in sys.modules\n"
+        "assert 'numba' not in sys.modules\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.client.address import NodeAddress
+    from headrace.client.bulk import BulkRoad
     from headrace.client.intake import Given
-    from headrace.client.steering import Road, Steering
+    from headrace.client.steering import Steering
     from headrace.protocol.consumer import ConsumerConnection
 
 BUFFER_SIZE: Final = 1 << 20
@@ -41,7 +42,7 @@ TURN_EVERY: Final = 64
 class AsyncLink(asyncio.BufferedProtocol):
     """One connection of the loop under one ConsumerConnection."""
 
-    def __init__(self, runner: AsyncRunner, node: NodeAddress, road: Road) -> None:
+    def __init__(self, runner: AsyncRunner, node: NodeAddress, road: BulkRoad) -> None:
         """Stand before the first byte."""
         self.node = node
         self.road = road
@@ -151,7 +152,7 @@ class AsyncRunner:
             now = self.clock()
             given = self._intake.next(now=now)
             if given is not None:
-                await self._share(now)
+                await self.share()
                 return given
             if self._failure is not None:
                 raise self._failure
@@ -165,11 +166,11 @@ class AsyncRunner:
             await self._wait(now)
         return None
 
-    async def _share(self, now: float) -> None:
+    async def share(self) -> None:
         """Let the loop turn now and then, although there is more to hand out: NOOPs wait there."""
         self._handed += 1
         if self._handed % TURN_EVERY == 0:
-            self._turn(now)
+            self._turn(self.clock())
             await asyncio.sleep(0)
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ position to keep) and the connection's events.
 
 Rules
 - Rows of a stream that is not open are dropped; their bytes are given back with the others.
-- Rows of a run rise strictly, except in an out-of-order snapshot.
+- Rows of a run rise strictly, except in an out-of-order snapshot, and resolve earlier prepares.
 - After a failure the road takes nothing more; what came before it is good and was told.
 
 Imports: columns, errors, history, protocol, wire.
@@ -21,12 +21,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-import numpy as np
-
 from headrace.columns.block import BlockPool
 from headrace.columns.scan import Scanner
 from headrace.columns.schema import SCHEMA
-from headrace.columns.table import Reason
+from headrace.columns.table import Reason, Run
 from headrace.errors import HeadraceError, RemoteProtocolError
 from headrace.protocol import events as e
 from headrace.protocol.flow import counted_size
@@ -35,8 +33,9 @@ from headrace.wire.opcodes import Feature, Magic
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from numpy.typing import NDArray
 
+    from headrace.columns.scan import ScanResult
+    from headrace.history import ResumeToken, SnapshotRange
     from headrace.protocol.consumer import ConsumerConnection
     from headrace.protocol.talk import Position
 
@@ -44,20 +43,28 @@ POOL: Final = BlockPool()
 """Memory of batches, shared by all readers: what one gives back need not be made again."""
 _VBUCKET: Final = SCHEMA.get_field_index("vbucket")
 _SEQNO: Final = SCHEMA.get_field_index("seqno")
-_OPAQUE: Final = SCHEMA.get_field_index("opaque")
-_SNAPSHOT_FLAGS: Final = SCHEMA.get_field_index("snapshot_flags")
+_PREPARED: Final = SCHEMA.get_field_index("prepared_seqno")
 _REQUESTS: Final = frozenset({int(Magic.REQUEST), int(Magic.ALT_REQUEST)})
 _MAGICS: Final = frozenset(int(magic) for magic in Magic)
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows ``start`` to ``stop`` of a batch: consecutive items of one stream."""
+    """Rows ``start`` to ``stop`` of a batch: consecutive items of one stream.
+
+    ``cas`` is that of the last row, ``size`` about what the rows take. ``token`` is the stream's
+    behind the last row, and ``span`` the snapshot in which the token moved; None: it waits for the
+    end of an out-of-order or a draft's snapshot.
+    """
 
     batch: pa.RecordBatch
     start: int
     stop: int
     vbucket: int
+    cas: int = 0
+    size: int = 0
+    token: ResumeToken | None = None
+    span: SnapshotRange | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +121,18 @@ class ObjectRoad:
 class BulkRoad:
     """Items into rows, everything else through the connection."""
 
-    def __init__(self, connection: ConsumerConnection, *, inflate: bool = True) -> None:
-        """Stand before the first byte; the scanner is made when the dialect is settled."""
+    def __init__(
+        self, connection: ConsumerConnection, *, inflate: bool = True, objects: bool = False
+    ) -> None:
+        """Stand before the first byte; the scanner is made when the dialect is settled.
+
+        ``objects``: a key that names no collection makes no row and comes as an event, for an owner
+        who makes changes of both.
+        """
         self.connection = connection
         self.failure: HeadraceError | None = None
         self._inflate = inflate
+        self._objects = objects
         self._scanner: Scanner | None = None
         self._streams: dict[int, int] = {}
 
@@ -151,6 +165,7 @@ class BulkRoad:
             stream_ids=settings.stream_ids,
             inflate=self._inflate and Feature.SNAPPY in connected.features,
             markers=True,
+            runs=True,
             pool=POOL,
         )
 
@@ -159,25 +174,25 @@ class BulkRoad:
         taken.consumed = result.consumed
         if not result.consumed and result.error is None:
             return
-        frames = [
-            _frame_at(view[offset : offset + size], 0)
-            for offset, size in zip(
-                result.others["offset"].tolist(), result.others["size"].tolist(), strict=True
-            )
-        ]
-        taken.size = result.counted - sum(_counted(frame) for frame in frames if frame is not None)
+        others = [(*one, _frame_of(view, *one[:2])) for one in result.others.tolist()]
+        taken.size = result.counted - sum(_counted(frame) for *_, frame in others)
         self.connection.window.received(taken.size)
-        reasons, places = result.others["reason"].tolist(), result.others["row"].tolist()
-        runs = _Runs(result.batch)
-        for frame, reason, row in zip(frames, reasons, places, strict=True):
-            assert frame is not None, "the scanner hands back whole frames"
-            for start, stop in runs.until(row):
-                self._take_run(runs, start, stop, taken.pieces, now)
-            if reason in (Reason.PREFIX, Reason.STREAMS):
+        runs = iter(result.runs)
+        run = next(runs, None)
+        for _, _, reason, row, frame in others:
+            while run is not None and run[Run.START] < row:
+                self._take_run(run, result, taken, now)
+                run = next(runs, None)
+            if result.broken_at is not None and row > result.broken_at:
+                break
+            if reason == Reason.STREAMS or (reason == Reason.PREFIX and not self._objects):
                 raise RemoteProtocolError(f"{frame.name} of a stream or collection nobody named")
             self._take_frame(frame, taken.pieces, now)
-        for start, stop in runs.until(runs.size):
-            self._take_run(runs, start, stop, taken.pieces, now)
+        while run is not None:
+            self._take_run(run, result, taken, now)
+            run = next(runs, None)
+        if result.broken_at is not None:
+            raise _broken_rule(result)
         if result.error is not None:
             raise result.error
 
@@ -190,77 +205,44 @@ class BulkRoad:
                 continue
             pieces.append(event)
 
-    def _take_run(
-        self, runs: _Runs, start: int, stop: int, pieces: list[Piece], now: float
-    ) -> None:
-        opaque, vbucket = int(runs.opaques[start]), int(runs.vbuckets[start])
-        if not self.connection.is_open(opaque):
+    def _take_run(self, run: list[int], result: ScanResult, taken: Taken, now: float) -> None:
+        start, stop, opaque, vbucket, first, last, cas, _ = run
+        connection = self.connection
+        if not connection.is_open(opaque):
             return
         if self._streams.get(opaque) != vbucket:
             raise RemoteProtocolError(
                 f"items of vbucket {vbucket} with the opaque of the stream of vbucket "
                 f"{self._streams.get(opaque)}"
             )
-        first, last = runs.ends(start, stop)
-        told = self.connection.advance(opaque, first_seqno=first, last_seqno=last, size=0, now=now)
+        told = connection.advance(opaque, first_seqno=first, last_seqno=last, size=0, now=now)
         # Only now: rows that the stream refuses would come again.
-        pieces.append(Rows(runs.batch, start, stop, vbucket))
+        batch = result.batch
+        size = result.size * (stop - start) // batch.num_rows
+        token, span = connection.progress(opaque)
+        taken.pieces.append(Rows(batch, start, stop, vbucket, cas, size, token, span))
         for event in told:
             if isinstance(event, e.SnapshotCompleted):
-                pieces.append(_whole(self.connection, event))
+                taken.pieces.append(_whole(connection, event))
             else:
-                pieces.append(event)
+                taken.pieces.append(event)
 
 
-class _Runs:
-    """The rows of a batch, cut where the stream changes."""
-
-    def __init__(self, batch: pa.RecordBatch) -> None:
-        self.batch = batch
-        self.size = batch.num_rows
-        self.opaques: NDArray[np.uint32] = batch.column(_OPAQUE).to_numpy()
-        self.vbuckets: NDArray[np.uint16] = batch.column(_VBUCKET).to_numpy()
-        self._seqnos: NDArray[np.uint64] = batch.column(_SEQNO).to_numpy()
-        changes = self.opaques[1:] != self.opaques[:-1]
-        changes |= self.vbuckets[1:] != self.vbuckets[:-1]
-        self._cuts = [*(np.flatnonzero(changes) + 1).tolist(), self.size]
-        self._at = 0
-        self._cut = 0
-        self._check_order(changes)
-
-    def _check_order(self, changes: NDArray[np.bool_]) -> None:
-        wrong = (self._seqnos[1:] <= self._seqnos[:-1]) & ~changes
-        if not wrong.any():
-            return
-        # Out of order is legal where no marker is in force: in an out-of-order snapshot.
-        marked = self.batch.column(_SNAPSHOT_FLAGS).is_valid().to_numpy(zero_copy_only=False)
-        wrong &= marked[1:]
-        if wrong.any():
-            row = int(np.flatnonzero(wrong)[0]) + 1
-            raise RemoteProtocolError(
-                f"item with seqno {self._seqnos[row]} of vbucket {self.vbuckets[row]}, must be "
-                f"above {self._seqnos[row - 1]}",
-                status=0x22,
-            )
-
-    def until(self, row: int) -> list[tuple[int, int]]:
-        """The runs from where the last call ended to ``row``."""
-        found = []
-        while self._at < row:
-            stop = min(row, self._cuts[self._cut])
-            found.append((self._at, stop))
-            self._at = stop
-            if stop == self._cuts[self._cut]:
-                self._cut += 1
-        return found
-
-    def ends(self, start: int, stop: int) -> tuple[int, int]:
-        """The least and the greatest seqno of a run."""
-        first, last = int(self._seqnos[start]), int(self._seqnos[stop - 1])
-        if last - first >= stop - start - 1 and self.batch.column(_SNAPSHOT_FLAGS)[start].is_valid:
-            return first, last
-        run = self._seqnos[start:stop]
-        return int(run.min()), int(run.max())
+def _broken_rule(result: ScanResult) -> RemoteProtocolError:
+    """What is wrong with the row at which the runs end."""
+    row, batch = result.broken_at, result.batch
+    assert row is not None
+    seqno, vbucket = batch.column(_SEQNO)[row].as_py(), batch.column(_VBUCKET)[row].as_py()
+    prepared = batch.column(_PREPARED)[row].as_py()
+    if prepared is not None and prepared >= seqno:
+        return RemoteProtocolError(
+            f"item at seqno {seqno} of vbucket {vbucket} of a prepare at {prepared}"
+        )
+    return RemoteProtocolError(
+        f"item with seqno {seqno} of vbucket {vbucket}, must be above "
+        f"{batch.column(_SEQNO)[row - 1].as_py()}",
+        status=0x22,
+    )
 
 
 def _whole(connection: ConsumerConnection, event: e.SnapshotCompleted) -> Whole:
@@ -276,6 +258,13 @@ def holds_frame(view: memoryview) -> bool:
 
 def _counted(frame: Frame) -> int:
     return counted_size(frame.opcode, frame.size) if frame.magic in _REQUESTS else 0
+
+
+def _frame_of(view: memoryview, at: int, size: int) -> Frame:
+    """The frame that the scanner hands back; it is whole."""
+    frame = _frame_at(view[at : at + size], 0)
+    assert frame is not None
+    return frame
 
 
 def _frame_at(view: memoryview, at: int) -> Frame | None:

@@ -149,7 +149,7 @@ def change_of(message: Request, token: ResumeToken, *, collections: bool) -> Cha
     if collections and key and not isinstance(message, m.SystemEvent):
         with suppress(RemoteProtocolError):
             collection, key = split_collection(key)
-    value, datatype, xattrs = _taken_apart(message)
+    value, datatype, xattrs = _value_of(message)
     return Change(
         vbucket=message.vbucket,
         seqno=getattr(message, SEQNO_FIELDS[type(message)]),
@@ -170,13 +170,16 @@ def change_of(message: Request, token: ResumeToken, *, collections: bool) -> Cha
     )
 
 
-def _taken_apart(message: Request) -> tuple[bytes, int, dict[str, bytes] | None]:
-    """The value inflated and without xattrs, the datatype of what is left, the xattrs."""
+def _value_of(message: Request) -> tuple[bytes, int, dict[str, bytes] | None]:
     value: bytes = getattr(message, "value", b"")
-    datatype = message.datatype
     nmeta = getattr(message, "nmeta", 0) or 0
     if 0 < nmeta <= len(value):
         value = value[:-nmeta]
+    return taken_apart(value, message.datatype)
+
+
+def taken_apart(value: bytes, datatype: int) -> tuple[bytes, int, dict[str, bytes] | None]:
+    """The value inflated and without xattrs, the datatype of what is left, the xattrs."""
     xattrs = None
     # Without a value the datatype may still be that of the document: OPEN with flag 40.
     if value:

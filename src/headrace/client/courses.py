@@ -10,8 +10,10 @@ in a row.
 
 Rules
 - One connection per node carries all vbuckets that are active there.
-- At most ``backfills_max`` courses are between their request and the seqno their vbucket had at the
-  start: producers interleave backfills, and unfinished snapshots are what a consumer must hold.
+- Few courses are between their request and the seqno their vbucket had at the start: producers
+  interleave backfills, and unfinished snapshots are what a consumer must hold. `BACKFILLS_MIN` may
+  always be, so that one streams while the next is asked for; more, up to ``backfills_max``, while
+  less than `BACKFILL_ITEMS` items are to come on all of them.
 - Failures in a row are counted until an item moves the course; each one is told as a Trouble. After
   ``patience_seconds`` without movement the course is stuck; None is for ever.
 - An end was chosen before its stream was opened, and may lie beyond a history that was cut short
@@ -20,7 +22,7 @@ Rules
 - A course that stands at its end or beyond is asked for all the same: only the producer knows
   whether what it holds is still part of the history. Holding nothing needs no question.
 
-Imports: client.changes, client.topology, history, protocol.
+Imports: client.changes, client.topology, client.turns, history, protocol.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from headrace.client.changes import Rollback, Trouble
+from headrace.client.turns import Turns
 from headrace.errors import LocalProtocolError
 from headrace.history import NO_SEQNO, SEQNO_MAX, Boundaries, Seqno, VBucketId
 from headrace.protocol import events as e
@@ -47,6 +50,8 @@ if TYPE_CHECKING:
 DELAY_SECONDS: Final = 0.05
 DELAY_SECONDS_MAX: Final = 5.0
 BACKFILLS_MAX: Final = 8
+BACKFILLS_MIN: Final = 2
+BACKFILL_ITEMS: Final = 16_384
 EXTENSIONS_MAX: Final = 8
 """How often a course may ask for the rest of a snapshot that its stream ended inside."""
 FATAL: Final = frozenset(
@@ -103,8 +108,12 @@ class Course:
     @property
     def is_backfilling(self) -> bool:
         """Whether it has been asked for and has not reached what its vbucket had at the start."""
-        running = self.phase in (Phase.ASKED, Phase.STREAMING)
-        return running and self.position.token.seqno < self.target
+        return self.phase in (Phase.ASKED, Phase.STREAMING) and self.is_behind
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether it has not reached what its vbucket had at the start."""
+        return self.position.token.seqno < self.target
 
 
 class Courses:
@@ -130,7 +139,12 @@ class Courses:
         self._random = random
         self._patience_seconds = patience_seconds
         self._backfills_max = backfills_max
-        self._waiting = set(self.by_vbucket)
+        self._turns = Turns(
+            self.by_vbucket,
+            node_of=lambda vbucket: self.cluster_map.node_of(vbucket),
+            needs_turn=lambda vbucket: self.by_vbucket[vbucket].is_behind,
+        )
+        self._backfilling: set[int] = set()
         self._over: set[int] = set()
         self._given_up: set[int] = set()
         # Node -> when it must be looked at again; everything that may change that clears it.
@@ -152,6 +166,11 @@ class Courses:
         return self._plan.stream_id
 
     @property
+    def is_stuck(self) -> bool:
+        """Whether some course was given up."""
+        return bool(self._given_up)
+
+    @property
     def stuck(self) -> list[Course]:
         """The courses that were given up."""
         return [self.by_vbucket[vbucket] for vbucket in sorted(self._given_up)]
@@ -168,8 +187,7 @@ class Courses:
 
     def next_at(self, *, now: float) -> float | None:
         """When a course may be asked for that may not be yet; None: not by time."""
-        times = (self.by_vbucket[vbucket].retry_at for vbucket in self._waiting)
-        return min((time for time in times if time > now), default=None)
+        return self._turns.next_at(now=now)
 
     # -- requests -------------------------------------------------------------------------------
 
@@ -177,22 +195,27 @@ class Courses:
         """Request every stream that is due on a connected node."""
         if self._settled_until.get(node, 0.0) > now:
             return
-        waiting = [self.by_vbucket[vbucket] for vbucket in self._waiting]
-        due = [course for course in waiting if course.retry_at <= now]
-        running = sum(course.is_backfilling for course in self.by_vbucket.values())
-        for course in sorted(due, key=lambda course: course.vbucket):
-            owner = self.cluster_map.node_of(course.vbucket)
-            if owner is None:
-                self._fail(course, "no node has it active in the cluster map", now)
-                self.wants_map = True
-            elif owner == node:
-                if course.position.token.seqno < course.target:
-                    if running >= self._backfills_max:
-                        continue
-                    running += 1
-                self._ask_one(course, node, connection)
+        while (vbucket := self._turns.first(None, now=now)) is not None:
+            course = self.by_vbucket[vbucket]
+            self._fail(course, "no node has it active in the cluster map", now)
+            self.wants_map = True
+        while (vbucket := self._turns.first(node, now=now)) is not None:
+            course = self.by_vbucket[vbucket]
+            if course.is_behind and not self._has_room():
+                break
+            self._ask_one(course, node, connection)
         later = self.next_at(now=now)
         self._settled_until[node] = math.inf if later is None else later
+
+    def _has_room(self) -> bool:
+        """Whether one more backfill may be asked for."""
+        running = len(self._backfilling)
+        if running < min(BACKFILLS_MIN, self._backfills_max):
+            return True
+        if running >= self._backfills_max:
+            return False
+        courses = (self.by_vbucket[vbucket] for vbucket in self._backfilling)
+        return sum(one.target - one.position.token.seqno for one in courses) < BACKFILL_ITEMS
 
     def _ask_one(self, course: Course, node: NodeAddress, connection: ConsumerConnection) -> None:
         position = course.position
@@ -229,6 +252,7 @@ class Courses:
         course = self.by_vbucket[vbucket]
         if course.position.token.seqno < course.target <= position.token.seqno:
             self._settled_until.clear()  # there is room for another backfill
+            self._backfilling.discard(vbucket)
         course.position = position
         course.moved_at = now
         if course.attempts:
@@ -290,6 +314,7 @@ class Courses:
         self.cluster_map = cluster_map
         self.wants_map = False
         self.nodes_changed = True
+        self._turns.scatter()
         self._settled_until.clear()
 
     # -- the table of events --------------------------------------------------------------------
@@ -299,11 +324,11 @@ class Courses:
     ) -> Rollback | None:
         del connection
         assert isinstance(event, e.StreamOpened)
-        self._enter(course, Phase.STREAMING)
         # A failover above our position rolls nobody back and may still have cost us our end.
         course.end_is_doubtful = course.end_seqno != SEQNO_MAX
         token = event.token
         course.position = Position(token, course.position.boundaries.rolled_back(token.seqno))
+        self._enter(course, Phase.STREAMING)
         if course.troubled_at is None:
             course.moved_at = now
         if course.handed <= token.seqno:
@@ -355,8 +380,7 @@ class Courses:
         elif course.extensions < EXTENSIONS_MAX:
             course.extensions += 1
             course.end_seqno = course.position.token.snapshot.end
-            course.retry_at = now
-            self._enter(course, Phase.WAITING)
+            self._wait(course, now)
         else:
             self._give_up(course, f"the stream ends inside {course.position.token.snapshot}")
 
@@ -402,7 +426,6 @@ class Courses:
         course.attempts += 1
         course.reason = reason
         course.node = None
-        self._enter(course, Phase.WAITING)
         if course.troubled_at is None:
             course.troubled_at = now
         patience = self._patience_seconds
@@ -410,7 +433,7 @@ class Courses:
             self._give_up(course, f"{reason}; nothing moved for {patience:g} s")
             return
         delay = min(DELAY_SECONDS * 2 ** min(course.attempts - 1, 16), DELAY_SECONDS_MAX)
-        course.retry_at = now + delay * (0.5 + 0.5 * self._random())
+        self._wait(course, now + delay * (0.5 + 0.5 * self._random()))
         if tell:
             self._tell([course], reason, now)
 
@@ -437,14 +460,22 @@ class Courses:
             )
         )
 
+    def _wait(self, course: Course, until: float) -> None:
+        course.retry_at = until
+        self._enter(course, Phase.WAITING)
+        self._turns.wait(course.vbucket, until)
+
     def _enter(self, course: Course, phase: Phase) -> None:
         course.phase = phase
         if phase is not Phase.ASKED:
             self._settled_until.clear()
-        self._waiting.discard(course.vbucket)
-        if phase is Phase.WAITING:
-            self._waiting.add(course.vbucket)
-        elif course.is_over:
+        if phase is not Phase.WAITING:
+            self._turns.leave(course.vbucket)
+        if course.is_backfilling:
+            self._backfilling.add(course.vbucket)
+        else:
+            self._backfilling.discard(course.vbucket)
+        if course.is_over:
             self._over.add(course.vbucket)
             if phase is Phase.STUCK:
                 self._given_up.add(course.vbucket)

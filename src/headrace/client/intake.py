@@ -1,15 +1,16 @@
 """Intake: pieces from any number of connections in, things for the application out; no socket.
 
 It stands between the skins and the application. Pieces of a connection move the courses; rows go
-through the shelf (bulk) or become changes (objects); what the application may have waits in a
-queue, together with what its connection gets back when the application is done with it.
+through the shelf (bulk) or become changes (objects) when their turn has come, `CHANGES_AT_ONCE` at
+most; what the application may have waits in a queue, together with what its connection gets back
+when the application is done with it.
 
 What is done with: the application took it and asked for the next. Then its bytes are given back to
 the producer's window and its positions become part of the tokens. Rows that wait on the shelf are
 the exception: a snapshot larger than the window could never become whole, so their bytes are given
 back while the application waits for more, and kept while it does not.
 
-Imports: client.*, history, protocol.
+Imports: client.*, history, protocol, wire.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.client.bulk import Rows, Whole
-from headrace.client.changes import Change, Kind, Rollback, change_of
-from headrace.columns.schema import SCHEMA
+from headrace.client.changes import Change, Rollback, change_of
+from headrace.client.objects import HIDDEN, RowReader, Several, Uncut
 from headrace.history import Boundaries, Seqno, VBucketId
 from headrace.protocol import events as e
 from headrace.protocol.talk import Position
@@ -39,18 +40,17 @@ if TYPE_CHECKING:
     from headrace.client.shelf import Ready, Shelf
     from headrace.protocol.consumer import ConsumerConnection
 
-    Given: TypeAlias = "pa.RecordBatch | Change | Rollback"
+    Given: TypeAlias = "pa.RecordBatch | Change | Several | Rollback"
 
-_CAS: Final = SCHEMA.get_field_index("cas")
-HIDDEN: Final = frozenset({Kind.SEQNO_ADVANCED})
-"""Changes that move positions and are not handed out."""
+CHANGES_AT_ONCE: Final = 256
+"""Rows that become changes together; their bytes are given back when all are done with."""
 
 
 @dataclass(slots=True)
 class Entry:
     """One thing for the application, or positions alone."""
 
-    given: Given | None
+    given: Given | Uncut | None
     connection: ConsumerConnection | None = None
     size: int = 0
     positions: dict[int, Position] = field(default_factory=dict)
@@ -75,7 +75,10 @@ class Intake:
         """
         self.courses = courses
         self.shelf = shelf
-        self.delivered: dict[int, Position] = {}
+        self._delivered: dict[int, Position] = {}
+        self._moved: dict[int, Position] = {}
+        self._several: Several | None = None
+        self._reader: RowReader | None = None
         self.newest_cas: dict[int, int] = {}
         self.received_items = 0
         self.received_bytes = 0
@@ -85,9 +88,28 @@ class Intake:
         self._boundaries: dict[int, Boundaries] = {}
         self._partial: frozenset[int] = frozenset()
         self._queue: deque[Entry] = deque()
+        self._unshared: list[Entry] = []
         self._out: Entry | None = None
         self._owed: dict[ConsumerConnection, int] = {}
         self._whole = shelf is not None and shelf.is_whole
+
+    @property
+    def delivered(self) -> dict[int, Position]:
+        """Where vbuckets stand once everything handed out is done with."""
+        if self._several is not None:
+            self._deliver(self._several.delivered)
+        return self._delivered
+
+    def take_moved(self) -> dict[int, Position]:
+        """Those of `delivered` that moved since this was last asked."""
+        if self._several is not None:
+            self._deliver(self._several.delivered)
+        moved, self._moved = self._moved, {}
+        return moved
+
+    def _deliver(self, positions: dict[int, Position]) -> None:
+        self._delivered.update(positions)
+        self._moved.update(positions)
 
     @property
     def is_covered(self) -> bool:
@@ -107,10 +129,12 @@ class Intake:
         for piece in taken.pieces:
             if isinstance(piece, Rows):
                 rows += piece.stop - piece.start
-                self.newest_cas[piece.vbucket] = piece.batch.column(_CAS)[piece.stop - 1].as_py()
+                self.newest_cas[piece.vbucket] = piece.cas
                 touched[piece.vbucket] = None
-                assert self.shelf is not None
-                self.shelf.put(piece)
+                if self.shelf is not None:
+                    self.shelf.put(piece)
+                else:
+                    self._queue_rows(piece, connection)
             elif isinstance(piece, Whole):
                 touched[piece.vbucket] = None
                 self._whole_snapshot(piece)
@@ -129,6 +153,8 @@ class Intake:
             self.courses.moved(vbucket, position, now=now)
         if self.shelf is not None:
             self._unshelve(taken.size, rows, connection, None if self._whole else positions)
+        else:
+            self._share(taken.size, rows, connection)
 
     def _event(self, event: e.Event, connection: ConsumerConnection, now: float) -> None:
         if isinstance(event, e.RolledBack | e.StreamOpened) and self.shelf is not None:
@@ -170,6 +196,35 @@ class Intake:
         entry = Entry(given, connection, event.size, {event.vbucket: position})
         entry.ceilings[event.vbucket] = event.seqno
         self._put(entry)
+
+    def _queue_rows(self, rows: Rows, connection: ConsumerConnection) -> None:
+        """Let rows wait until they are to become changes; one by one where each has to wait."""
+        assert rows.token is not None
+        if self._reader is None or self._reader.batch is not rows.batch:
+            self._reader = RowReader(rows.batch)
+        boundaries = self._boundaries[rows.vbucket]
+        step = CHANGES_AT_ONCE if self.gate is None else 1
+        for start in range(rows.start, rows.stop, step):
+            stop = min(start + step, rows.stop)
+            uncut = Uncut(
+                self._reader, start, stop, rows.vbucket, rows.token, rows.span, boundaries
+            )
+            entry = Entry(uncut, connection, 0, {rows.vbucket: uncut.position})
+            entry.ceilings[rows.vbucket] = uncut.last_seqno
+            self._put(entry)
+            self._unshared.append(entry)
+
+    def _share(self, size: int, rows: int, connection: ConsumerConnection) -> None:
+        """Say what the rows queued last give back; the bytes of those dropped are owed at once."""
+        unshared, self._unshared = self._unshared, []
+        left = size
+        for entry in unshared:
+            assert isinstance(entry.given, Uncut)
+            entry.size = size * (entry.given.stop - entry.given.start) // rows
+            left -= entry.size
+        self._reader = None
+        if left:
+            self._owed[connection] = self._owed.get(connection, 0) + left
 
     def _whole_snapshot(self, piece: Whole) -> None:
         if self.shelf is not None and self._whole:
@@ -227,7 +282,7 @@ class Intake:
                 continue
             del entry.ceilings[vbucket]
             entry.positions.pop(vbucket, None)
-            if isinstance(entry.given, Change):
+            if isinstance(entry.given, Change | Several | Uncut):
                 entry.given = None
             elif entry.given is not None and not isinstance(entry.given, Rollback):
                 void = pc.and_(
@@ -251,18 +306,24 @@ class Intake:
             self._out = entry
             self._hand(entry)
             self._partial = (self._partial | entry.partial) - entry.positions.keys()
-            if entry.given is not None:
+            if isinstance(entry.given, Uncut):
+                several = entry.given.several()
+                if len(several):
+                    self._several = several
+                    return several
+            elif entry.given is not None:
                 # Handed out: the tokens cover it, to be kept once it is done with.
-                self.delivered.update(entry.positions)
+                self._deliver(entry.positions)
                 return entry.given
             self._finish(now)
         return None
 
     def _finish(self, now: float) -> None:
         entry, self._out = self._out, None
+        self._several = None
         if entry is None:
             return
-        self.delivered.update(entry.positions)
+        self._deliver(entry.positions)
         if entry.connection is not None and entry.size and entry.connection.failure is None:
             entry.connection.processed(entry.size, now=now)
 

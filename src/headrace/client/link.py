@@ -10,22 +10,24 @@ Rules
 - Output is written as far as the socket takes it and kept otherwise; the owner waits for room.
 - One thread at a time.
 
-Imports: errors, client.bulk, client.dial, protocol.consumer.
+Imports: errors, client.bulk, client.dial, columns.block, protocol.consumer.
 """
 
 from __future__ import annotations
 
 import select
+import socket
 import ssl
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from headrace.client.bulk import holds_frame
 from headrace.client.dial import handshake_sentence
+from headrace.columns.block import fresh_pages
 from headrace.errors import ConnectionLost, HeadraceError, RemoteProtocolError
 from headrace.wire.frame import BODY_SIZE_MAX, HEADER_SIZE
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Iterator
 
     from headrace.client.address import NodeAddress
@@ -33,11 +35,13 @@ if TYPE_CHECKING:
     from headrace.protocol.consumer import ConsumerConnection
 
 BUFFER_SIZE: Final = 4 << 20
-ENOUGH: Final = 2 << 20
+ENOUGH: Final = 3 << 20
 POURING: Final = 128 << 10
 """Bytes of one read from which on more are expected at once."""
+GATHER_SIZE: Final = 1 << 20
+"""Bytes that are worth waking up for while they pour in."""
 GATHER_WAITS: Final = 4
-GATHER_MILLISECONDS: Final = 1
+GATHER_MILLISECONDS: Final = 2
 FRAME_SIZE_MAX: Final = HEADER_SIZE + BODY_SIZE_MAX
 _WOULD_BLOCK: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -61,11 +65,12 @@ class Link:
         self.opened_at = opened_at
         self.lost: HeadraceError | None = None
         self.received = 0
-        self._view = memoryview(bytearray(BUFFER_SIZE))
+        self._view = fresh_pages(BUFFER_SIZE).data
         self._at = 0
         self._filled = 0
         self._output = memoryview(b"")
         self._drained = True
+        self._poured = False
         self._poll = select.poll()
         self._poll.register(link, select.POLLIN)
 
@@ -110,7 +115,7 @@ class Link:
 
     def flush(self) -> None:
         """Write as much of the output as the socket takes."""
-        if self.lost is not None:
+        if self.lost is not None or not (self._output or self.connection.has_output):
             return
         if not self._output:
             self._output = memoryview(self.connection.take_output())
@@ -151,30 +156,40 @@ class Link:
             self._lose(ConnectionLost(f"{self.node}: {error.strerror or error}"))
 
     def _is_worth_waiting(self, before: int) -> bool:
-        """Whether bytes pour in faster than they are worth scanning one by one.
+        """Whether bytes pour in, or did just now, faster than they are worth scanning one by one.
 
         Taking a buffer costs the same for a few frames as for many.
         """
-        return self._filled - before >= POURING and self._filled < ENOUGH
+        poured, self._poured = self._poured, self._filled - before >= POURING
+        return (poured or self._poured) and before < self._filled < ENOUGH
 
     def _read_more(self, limit: int) -> None:
         """Wait a moment, at most `GATHER_WAITS` times, for more to come before it is taken."""
-        for _ in range(GATHER_WAITS):
-            if not self._poll.poll(GATHER_MILLISECONDS):
-                return
-            try:
-                while self._filled < limit:
-                    size = self.socket.recv_into(self._view[self._filled :])
-                    if size == 0:
-                        return  # the next read finds it again
-                    self._filled += size
-                    self.received += size
-            except _WOULD_BLOCK:
-                continue
-            except OSError:
-                return
-            self._drained = False
+        self._wake_for(min(GATHER_SIZE, limit - self._filled))
+        try:
+            for _ in range(GATHER_WAITS):
+                came = self._poll.poll(GATHER_MILLISECONDS)
+                with suppress(*_WOULD_BLOCK):
+                    while self._filled < limit:
+                        size = self.socket.recv_into(self._view[self._filled :])
+                        if size == 0:
+                            return  # the next read finds it again
+                        self._filled += size
+                        self.received += size
+                    self._drained = False
+                    return
+                if not came:
+                    return
+        except OSError:
             return
+        finally:
+            self._wake_for(1)
+
+    def _wake_for(self, size: int) -> None:
+        """Let the kernel wake us when so many bytes are there; not under TLS, which holds some."""
+        if not isinstance(self.socket, ssl.SSLSocket):
+            with suppress(OSError):
+                self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
 
     def _make_room(self) -> None:
         """Move the beginning of a frame to the front; grow for one larger than the buffer."""
@@ -186,7 +201,7 @@ class Link:
             if len(self._view) >= FRAME_SIZE_MAX:
                 self._lose(RemoteProtocolError(f"frame of more than {FRAME_SIZE_MAX} bytes"))
                 return
-            grown = memoryview(bytearray(min(2 * len(self._view), FRAME_SIZE_MAX)))
+            grown = fresh_pages(min(2 * len(self._view), FRAME_SIZE_MAX)).data
             grown[: self._filled] = self._view
             self._view = grown
 

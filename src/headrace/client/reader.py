@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 from headrace.client.aio import AsyncRunner
 from headrace.client.changes import Change, Rollback
 from headrace.client.health import health_of
+from headrace.client.objects import Several
 from headrace.client.runner import Runner
 from headrace.errors import LocalProtocolError, RollbackError
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
     from headrace.client.filters import Filter
     from headrace.client.health import Health
+    from headrace.client.intake import Given
     from headrace.client.options import OnRollback
     from headrace.client.steering import Steering
     from headrace.client.tokens import TokenSet
@@ -57,16 +59,18 @@ class Reader:
         self._filter = wanted
         self._on_rollback = on_rollback
         self._steering: Steering | None = None
-        self._began: TokenSet | None = None
+        self._tokens: TokenSet | None = None
         self._runner: Runner | AsyncRunner | None = None
         self._over = False
 
     @property
     def tokens(self) -> TokenSet:
         """Where to go on once everything handed out so far is done with."""
-        steering = self._steered()
-        assert self._began is not None
-        return self._began.updated(steering.intake.delivered)
+        intake = self._steered().intake
+        assert self._tokens is not None
+        if moved := intake.take_moved():
+            self._tokens = self._tokens.updated(moved)
+        return self._tokens
 
     @property
     def is_covered(self) -> bool:
@@ -101,7 +105,7 @@ class Reader:
 
     def _steered(self) -> Steering:
         if self._steering is None:
-            self._steering, self._began = self._start()
+            self._steering, self._tokens = self._start()
         return self._steering
 
     def _running(self) -> Runner:
@@ -156,6 +160,8 @@ class Changes(Reader):
 class Follow(Reader):
     """Changes one by one; iterate with ``for`` or, in asyncio, with ``async for``."""
 
+    _several: Several | None = None
+
     def __enter__(self) -> Follow:
         """Close at the end of the block."""
         return self
@@ -167,16 +173,37 @@ class Follow(Reader):
     def __next__(self) -> Change | Rollback:
         """The next change, or a Rollback before the changes of a new branch."""
         while not self._over:
+            if (change := self._at_hand()) is not None:
+                return change
             given = self._running().next()
             if given is None:
                 self.close()
                 break
-            if isinstance(given, Rollback):
-                return given
-            assert isinstance(given, Change)
-            if self._filter.change(given):
-                return given
+            if (handed := self._take(given)) is not None:
+                return handed
         raise StopIteration
+
+    def _at_hand(self) -> Change | None:
+        """The next of the changes that came together, None when there are no more."""
+        several = self._several
+        while several is not None:
+            change = several.next()
+            if change is None:
+                self._several = None
+                break
+            if self._filter.change(change):
+                return change
+        return None
+
+    def _take(self, given: Given) -> Change | Rollback | None:
+        """What came, if it is to be handed out now."""
+        if isinstance(given, Rollback):
+            return given
+        if isinstance(given, Several):
+            self._several = given
+            return None
+        assert isinstance(given, Change)
+        return given if self._filter.change(given) else None
 
     def __aiter__(self) -> AsyncIterator[Change | Rollback]:
         """Go on where iteration stopped, in asyncio."""
@@ -186,15 +213,15 @@ class Follow(Reader):
         """The next change, or a Rollback before the changes of a new branch."""
         runner = await self._running_async()
         while not self._over:
+            if (change := self._at_hand()) is not None:
+                await runner.share()
+                return change
             given = await runner.next()
             if given is None:
                 self.close()
                 break
-            if isinstance(given, Rollback):
-                return given
-            assert isinstance(given, Change)
-            if self._filter.change(given):
-                return given
+            if (handed := self._take(given)) is not None:
+                return handed
         raise StopAsyncIteration
 
     async def _running_async(self) -> AsyncRunner:

@@ -189,10 +189,11 @@ class Runner:
             steering.ask(node, link.connection, now=now)
             link.flush()
         steering.tell_troubles()
-        busy = any(link.has_more for link in self.links.values())
-        connections = [link.connection for link in self.links.values()]
-        self._select(0.0 if busy or not wait else steering.wait_seconds(connections, now=now))
-        now = self._clock()
+        # A link that has more is not waited for, and all are read in any case.
+        if not any(link.has_more for link in self.links.values()):
+            connections = [link.connection for link in self.links.values()]
+            self._select(steering.wait_seconds(connections, now=now) if wait else 0.0)
+            now = self._clock()
         for link in list(self.links.values()):
             self._pump_link(link, now)
         steering.tell_troubles()
@@ -224,6 +225,8 @@ class Runner:
             steering.lost(link.node, connection, link.lost, now=now)
 
     def _open_links(self, now: float) -> None:
+        if not self._openings and not self.steering.courses.nodes_changed:
+            return
         for node, opening in list(self._openings.items()):
             if opening.is_over:
                 del self._openings[node]

@@ -61,8 +61,9 @@ class _Part:
     start: int
     stop: int
     place: int
-    position: tuple[int, Position] | None = None
     size: int = 0
+    position: tuple[int, Position] | None = None
+    settled: bool = False
 
 
 @dataclass(slots=True)
@@ -100,7 +101,6 @@ class Shelf:
         self._touched: set[int] = set()
         self._order = 0
         self._batch: pa.RecordBatch | None = None
-        self._batch_size = 0
         self._size = 0
         self._directory: tempfile.TemporaryDirectory[str] | None = None
 
@@ -123,9 +123,16 @@ class Shelf:
         """Take a run of rows."""
         if rows.batch is not self._batch:
             self._batch = rows.batch
-            self._batch_size = 0
             self._order += 1
-        part = _Part(rows.vbucket, self._order, rows.batch, rows.start, rows.stop, rows.start)
+        part = _Part(
+            rows.vbucket,
+            self._order,
+            rows.batch,
+            rows.start,
+            rows.stop,
+            rows.start,
+            max(1, rows.size),
+        )
         if self._whole:
             self._waiting.setdefault(rows.vbucket, _Waiting()).parts.append(part)
             self._touched.add(rows.vbucket)
@@ -136,7 +143,7 @@ class Shelf:
         """Let everything of the vbucket leave: it stands at a boundary."""
         held = self._waiting.pop(vbucket, None)
         if held is None or not (held.parts or held.file):
-            alone = _Part(vbucket, self._order + 1, _EMPTY, 0, 0, 0, (vbucket, position))
+            alone = _Part(vbucket, self._order + 1, _EMPTY, 0, 0, 0, position=(vbucket, position))
             self._ready.append(alone)
             return
         self._size -= held.size
@@ -207,11 +214,8 @@ class Shelf:
         """Account for the rows that stay, and spill the largest while there are too many."""
         touched, self._touched = self._touched, set()
         for held in (self._waiting[vbucket] for vbucket in touched & self._waiting.keys()):
-            for part in itertools.takewhile(lambda part: not part.size, reversed(held.parts)):
-                self._batch_size = self._batch_size or int(part.batch.nbytes)
-                part.size = max(
-                    1, self._batch_size * (part.stop - part.start) // part.batch.num_rows
-                )
+            for part in itertools.takewhile(lambda part: not part.settled, reversed(held.parts)):
+                part.settled = True
                 held.size += part.size
                 self._size += part.size
         if self._order % PATIENCE_SCANS == 0:

@@ -14,7 +14,7 @@ import random
 import secrets
 from typing import TYPE_CHECKING, Final
 
-from headrace.client.bulk import BulkRoad, ObjectRoad
+from headrace.client.bulk import BulkRoad
 from headrace.client.changes import Trouble, vbucket_names
 from headrace.client.dial import handshake_sentence
 from headrace.client.gate import ASK_SECONDS
@@ -39,11 +39,11 @@ WAIT_SECONDS_MIN: Final = 0.001
 SEQNOS_SECONDS: Final = 1.0
 """How often each node is asked for high seqnos, while somebody looks at the health or an end is in
 doubt."""
+ADVICE_SECONDS: Final = 1.0
+"""How often, at most, a node that has nothing for us is asked where everything is."""
 LOGIN_REFUSALS_MAX: Final = 3
 """Refused logins in a row, on one node, after which waiting is hopeless."""
 _LOGINS: Final = frozenset({Opcode.SASL_AUTH, Opcode.SASL_STEP})
-
-Road = BulkRoad | ObjectRoad
 
 
 class Steering:
@@ -72,6 +72,8 @@ class Steering:
         self._open_at: dict[NodeAddress, float] = {}
         self._seqnos_at: dict[NodeAddress, float] = {}
         self._unasked: set[NodeAddress] = set()
+        self._advice_at = -math.inf
+        self._advisers = -1
         self._doubts_ends = False
         self._refused: dict[NodeAddress, int] = {}
         self._refusal: StatusError | None = None
@@ -84,17 +86,30 @@ class Steering:
             return []
         missing = self.courses.nodes() - set(known)
         found = [node for node in missing if self._open_at.get(node, now) <= now]
-        for node in found:
-            self._open_at.pop(node, None)
+        # A node that is no longer wanted must not be waited for, nor wake anybody.
+        waiting = missing.difference(found)
+        self._open_at = {node: at for node, at in self._open_at.items() if node in waiting}
         self.courses.nodes_changed = len(found) < len(missing)
+        if waiting and not known and not found:
+            found += self._adviser(missing, now)
         return found
 
-    def road(self, *, now: float) -> Road:
+    def _adviser(self, missing: set[NodeAddress], now: float) -> list[NodeAddress]:
+        """One more node to ask where the vbuckets of nodes that do not answer are now.
+
+        Without it a consumer whose only node failed over would wait for that node for ever.
+        """
+        others = [node for node in self.courses.cluster_map.nodes if node not in missing]
+        if not others or now < self._advice_at:
+            return []
+        self._advice_at = now + ADVICE_SECONDS
+        self._advisers += 1
+        return [others[self._advisers % len(others)]]
+
+    def road(self, *, now: float) -> BulkRoad:
         """A new connection and the road to it."""
         connection = ConsumerConnection(self._settings, now=now, nonce=secrets.token_urlsafe(24))
-        if self._bulk:
-            return BulkRoad(connection, inflate=self._inflate)
-        return ObjectRoad(connection)
+        return BulkRoad(connection, inflate=self._inflate or not self._bulk, objects=not self._bulk)
 
     def lost(
         self,
@@ -222,6 +237,8 @@ class Steering:
 
     def tell_troubles(self) -> None:
         """Tell whoever listens what keeps vbuckets from streaming."""
+        if not self.courses.troubles:
+            return
         troubles, self.courses.troubles = self.courses.troubles, []
         if self._on_trouble is not None:
             for trouble in troubles:
@@ -231,8 +248,8 @@ class Steering:
         """Raise for what was given up, vbuckets or a login; the rest has been handed out."""
         if self._refusal is not None:
             raise self._refusal
-        stuck = self.courses.stuck
-        if stuck:
+        if self.courses.is_stuck:
+            stuck = self.courses.stuck
             names = vbucket_names([course.vbucket for course in stuck])
             raise ConnectionLost(f"vbucket {names}: {stuck[0].reason}")
 

@@ -12,7 +12,7 @@ Rules
 - `TokenFile` replaces the file in one step (write beside it, fsync, rename, fsync of the
   directory): after a crash it holds the old set or the new one.
 
-Imports: errors, history, protocol.talk.
+Imports: client.positions, errors, history, protocol.talk.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from headrace.client.positions import Positions
 from headrace.errors import ConfigError
 from headrace.history import (
     ZERO,
@@ -56,7 +57,10 @@ class TokenSet:
 
     def __post_init__(self) -> None:
         """Refuse positions of vbuckets that the bucket does not have."""
-        wrong = [vbucket for vbucket in self.positions if not 0 <= vbucket < self.vbuckets]
+        positions = self.positions
+        ends = (positions.least, positions.greatest) if isinstance(positions, Positions) else None
+        named = positions if ends is None else (one for one in ends if one is not None)
+        wrong = [vbucket for vbucket in named if not 0 <= vbucket < self.vbuckets]
         if wrong:
             raise ConfigError(
                 f"tokens of vbucket {wrong[0]}, bucket {self.bucket!r} has 0..{self.vbuckets - 1}"
@@ -76,7 +80,10 @@ class TokenSet:
 
     def updated(self, positions: Mapping[int, Position]) -> TokenSet:
         """With these positions in the place of the old ones."""
-        return replace(self, positions={**self.positions, **positions})
+        held = (
+            self.positions if isinstance(self.positions, Positions) else Positions(self.positions)
+        )
+        return replace(self, positions=held.updated(positions))
 
     def check_bucket(self, *, bucket: str, uuid: str, vbuckets: int) -> None:
         """Refuse to be used on another bucket than the one the tokens were made on."""

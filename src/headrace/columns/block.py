@@ -15,7 +15,11 @@ Rules.
 - A block belongs to the batch made from it: Arrow's buffers hold the lease, and the memory goes
   back to the pool only when the last of them is gone. Nothing else may point into a block.
 - The zeros are never written. Nothing else in a block is known to be zero when it is lent again.
-- The pool keeps at most `POOL_SIZE_MAX` bytes; what comes back beyond that is freed.
+- A block is pages that the kernel gives when they are first written: what no batch reached costs
+  nothing, so that one size of block serves small scans and large ones. A block is used again with
+  the pages it has, the newest first: touching new pages costs more than scanning into old ones.
+- The pool keeps blocks of at most `POOL_SIZE_MAX` bytes, counted by the pages that were written;
+  what comes back beyond that is freed.
 - Arrays start at different places modulo 4096: streams of stores that share their low 12 bits
   would fight for the same sets of the first cache.
 
@@ -24,6 +28,7 @@ Imports: columns.schema.
 
 from __future__ import annotations
 
+import mmap
 import struct
 from typing import TYPE_CHECKING, Final
 
@@ -48,10 +53,14 @@ OTHER: Final = np.dtype(
     [("offset", np.uint32), ("size", np.uint32), ("reason", np.uint32), ("row", np.uint32)]
 )
 """One frame handed back: where it stands, why, and how many rows of the batch came before it."""
+OTHER_ROW: Final = 12
+"""Where ``row`` stands in it."""
 SLACK: Final = 64
 """Bytes behind the payload that a copy in whole vectors may write over."""
-PAYLOAD_MIN: Final = 64 * 1024
-POOL_SIZE_MAX: Final = 96 * 1024 * 1024
+PAYLOADS: Final = (64 * 1024, 512 * 1024, 4 * 1024 * 1024)
+"""Sizes of input that blocks are made for; larger ones, for frames of their own, are doubled."""
+PAYLOAD_MIN: Final = PAYLOADS[0]
+POOL_SIZE_MAX: Final = 32 * 1024 * 1024
 
 PREFIX_SIZE: Final = 8
 BODY: Final = 4096
@@ -157,16 +166,25 @@ DESCRIPTION: Final = tuple(
 """What the kernel needs to describe a batch: place, width, binary, group of every column."""
 
 
-class Block:
-    """One allocation, in use by a scan."""
+def fresh_pages(size: int) -> Memory:
+    """Return zeroed memory of which a page is taken when it is first touched.
 
-    __slots__ = ("address", "memory", "payload")
+    An allocator would give the pages of something freed before and clear them all; and a process
+    that forks must not share what its child writes.
+    """
+    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return np.frombuffer(pages, dtype=np.uint8)
+
+
+class Block:
+    """One allocation, in use by a scan; ``written`` is the most that a batch has used of it."""
+
+    __slots__ = ("address", "memory", "payload", "written")
 
     def __init__(self, payload: int) -> None:
         self.payload = payload
-        memory: Memory = np.zeros(block_size(payload) + _ALIGNMENT, dtype=np.uint8)
-        first = -int(memory.ctypes.data) % _ALIGNMENT
-        self.memory: Memory = memory[first : first + block_size(payload)]
+        self.written = 0
+        self.memory: Memory = fresh_pages(block_size(payload))
         self.address = int(self.memory.ctypes.data)
         self.memory[:BODY] = np.frombuffer(_METADATA.bytes, dtype=np.uint8)
         place = _METADATA.body_length
@@ -177,6 +195,17 @@ class Block:
         place = PLACES["others"]
         raw = self.memory[place : place + count * OTHER.itemsize]
         return raw.copy().view(OTHER)
+
+
+def payload_for(input_size: int) -> int:
+    """Return the size of input that a block for ``input_size`` bytes is made for."""
+    for payload in PAYLOADS:
+        if input_size <= payload:
+            return payload
+    payload = 2 * PAYLOADS[-1]
+    while payload < input_size:
+        payload *= 2
+    return payload
 
 
 class _Lease:
@@ -205,9 +234,7 @@ class BlockPool:
 
     def lend(self, input_size: int) -> Block:
         """Return a block with room for the payload of ``input_size`` bytes of frames."""
-        payload = PAYLOAD_MIN
-        while payload < input_size:
-            payload *= 2
+        payload = payload_for(input_size)
         try:
             return self._free[payload].pop()
         except (KeyError, IndexError):
@@ -215,8 +242,8 @@ class BlockPool:
 
     def give_back(self, block: Block) -> None:
         """Take a block that nothing points into any more."""
-        held = sum(block_size(size) * len(blocks) for size, blocks in list(self._free.items()))
-        if held + block.memory.size <= self._size_max:
+        held = sum(free.written for blocks in list(self._free.values()) for free in list(blocks))
+        if held + block.written <= self._size_max:
             self._free.setdefault(block.payload, []).append(block)
 
     def batch(self, block: Block) -> pa.RecordBatch:

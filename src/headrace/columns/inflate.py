@@ -18,12 +18,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from headrace.columns import machine
 from headrace.columns.machine import (
     compiled,
     copy,
     host32,
-    kept,
     store8,
     store32,
     store64,
@@ -119,7 +117,8 @@ def _inflate_one(at: int, size: int, target: int, claim: int) -> int:
     return claim if written == claim else FAILED
 
 
-def _measure(offsets: int, values: int, datatypes: int, rows: int, size_max: int) -> int:
+def measure(offsets: int, values: int, datatypes: int, rows: int, size_max: int) -> int:
+    """Return the room that `inflate` needs; offsets, values and datatypes are addresses."""
     room = 0
     for row in range(rows):
         first = host32(offsets + 4 * row)
@@ -130,9 +129,13 @@ def _measure(offsets: int, values: int, datatypes: int, rows: int, size_max: int
     return room
 
 
-def _inflate(
+def inflate(
     offsets: int, values: int, datatypes: int, rows: int, size_max: int, target: int, failures: int
 ) -> int:
+    """Inflate into ``target``, rewrite offsets and datatypes in place, list the rows that failed.
+
+    Returns how many did. All but the numbers of rows and bytes are addresses.
+    """
     written = failed = 0
     first = host32(offsets)
     for row in range(rows):
@@ -157,13 +160,3 @@ def _inflate(
         first = after
     store32(offsets + 4 * rows, written)
     return failed
-
-
-measure: Final = kept(_measure, "int64(int64, int64, int64, int64, int64)", machine)
-"""Return the room that `inflate` needs: (offsets, values, datatypes: addresses; rows, size_max)."""
-inflate: Final = kept(_inflate, "int64(int64, int64, int64, int64, int64, int64, int64)", machine)
-"""Inflate into ``target``, rewrite offsets and datatypes in place, list the rows that failed.
-
-Returns how many did: (offsets, values, datatypes: addresses; rows, size_max; target, failures:
-addresses).
-"""

@@ -21,7 +21,7 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from headrace.columns import block, frames, machine
+from headrace.columns import block
 from headrace.columns.frames import (
     CAS,
     COLLECTION_ID,
@@ -34,7 +34,10 @@ from headrace.columns.frames import (
     LOCK_TIME,
     NRU,
     OPAQUE,
+    OTHER_SIZE,
+    OTHERS,
     PREFIX_PRESENCE,
+    PREPARED_SEQNO,
     PRESENCE,
     REV,
     SEQNO,
@@ -53,8 +56,9 @@ from headrace.columns.machine import (
     compiled,
     copy,
     host16,
+    host32,
+    host64,
     inlined,
-    kept,
     move32,
     move64,
     prefetch,
@@ -69,7 +73,7 @@ from headrace.columns.machine import (
     wire64,
 )
 from headrace.columns.schema import Event, Presence
-from headrace.columns.table import Context, Stop, Stream
+from headrace.columns.table import RUN_NUMBERS, Context, Run, Stop, Stream
 from headrace.wire.opcodes import Magic, Opcode
 
 SLACK: Final = block.SLACK
@@ -77,6 +81,11 @@ BITMAPS: Final = tuple(block.PLACES[f"valid {group.name}"] for group in block.PR
 GROUPS: Final = len(block.PRESENCES)
 ZEROS: Final = block.PLACES["zeros"]
 FULL: Final = int(Stop.FULL)
+RUN_SIZE: Final = 8 * RUN_NUMBERS
+OTHER_ROW: Final = block.OTHER_ROW
+RESOLUTION: Final = int(Presence.RESOLUTION)
+MARKED: Final = int(Presence.MARKED)
+SIGN: Final = -(1 << 63)
 
 # The next header's place is known only when this one is read, so the processor cannot run ahead,
 # and its own prefetchers stop at every page: asking for what comes 4 KB further on takes a fifth
@@ -108,7 +117,69 @@ def _finish(context: int) -> None:
         elif (seen_all >> group) & 1 == 0:
             nulls = rows - _bitmap(base, rows, group)
         put(context, Context.FIRST_NULLS + group, nulls)
+    if get(context, Context.RUNS) != 0:
+        _find_runs(context, base, rows)
     _describe(context, base, rows)
+
+
+@compiled
+def _below(one: int, other: int) -> bool:
+    """Compare as unsigned numbers."""
+    return (one ^ SIGN) < (other ^ SIGN)
+
+
+@compiled
+def _breaks_rule(base: int, row: int, start: int) -> bool:
+    """Whether a row cannot follow the one before it in its run, or resolves what is to come."""
+    presence = host16(base + 2 * row + PRESENCE)
+    seqno = host64(base + 8 * row + SEQNO)
+    if presence & RESOLUTION and not _below(host64(base + 8 * row + PREPARED_SEQNO), seqno):
+        return True
+    # Out of order is legal where no marker is in force: in an out-of-order snapshot.
+    if row == start or presence & MARKED == 0:
+        return False
+    return not _below(host64(base + 8 * (row - 1) + SEQNO), seqno)
+
+
+@compiled
+def _find_runs(context: int, base: int, rows: int) -> None:
+    """Cut the rows where the stream changes or another frame stood; look at their order."""
+    runs, count, row = get(context, Context.RUNS), 0, 0
+    other, others = base + OTHERS, base + OTHERS + get(context, Context.OTHERS) * OTHER_SIZE
+    broken_at = 0
+    while row < rows and broken_at == 0:
+        while other < others and host32(other + OTHER_ROW) <= row:
+            other += OTHER_SIZE
+        limit = min(rows, host32(other + OTHER_ROW)) if other < others else rows
+        opaque, vbucket = host32(base + 4 * row + OPAQUE), host16(base + 2 * row + VBUCKET)
+        start = row
+        first = last = host64(base + 8 * row + SEQNO)
+        while (
+            row < limit
+            and host32(base + 4 * row + OPAQUE) == opaque
+            and host16(base + 2 * row + VBUCKET) == vbucket
+        ):
+            if _breaks_rule(base, row, start):
+                broken_at = row + 1
+                break
+            seqno = host64(base + 8 * row + SEQNO)
+            if _below(seqno, first):
+                first = seqno
+            if _below(last, seqno):
+                last = seqno
+            row += 1
+        if row > start:
+            line = runs + count * RUN_SIZE
+            put(line, Run.START, start)
+            put(line, Run.STOP, row)
+            put(line, Run.OPAQUE, opaque)
+            put(line, Run.VBUCKET, vbucket)
+            put(line, Run.FIRST, first)
+            put(line, Run.LAST, last)
+            put(line, Run.CAS, host64(base + 8 * (row - 1) + CAS))
+            count += 1
+    put(context, Context.RUN_COUNT, count)
+    put(context, Context.BROKEN_AT, broken_at)
 
 
 @compiled
@@ -215,7 +286,11 @@ def _save(
     put(context, Context.SEEN_ALL, seen_all)
 
 
-def _scan_frames(context: int) -> int:
+def scan_frames(context: int) -> int:
+    """Walk the frames that the context at this address names, on from where it stopped last.
+
+    Returns why it stopped, a number of `Stop`.
+    """
     base = get(context, Context.BLOCK)
     keys, values = get(context, Context.KEYS), get(context, Context.VALUES)
     streams = get(context, Context.STREAMS)
@@ -289,10 +364,3 @@ def _scan_frames(context: int) -> int:
     add(context, Context.COUNTED, at - counted_from)
     _finish(context)
     return stop
-
-
-scan_frames: Final = kept(_scan_frames, "int64(int64)", block, frames, machine)
-"""Walk the frames that the context at this address names, on from where it stopped last.
-
-Returns why it stopped, a number of `Stop`.
-"""

@@ -14,11 +14,7 @@ Imports: nothing of ours.
 
 from __future__ import annotations
 
-import sys
-import zlib
 from collections.abc import Callable
-from enum import IntEnum
-from types import CodeType, FunctionType, ModuleType
 from typing import TypeVar, cast
 
 from llvmlite import ir
@@ -37,51 +33,6 @@ def compiled(function: Function) -> Function:
 def inlined(function: Function) -> Function:
     """Compile into the place of every call."""
     return cast("Function", njit(nogil=True, error_model="numpy", forceinline=True)(function))
-
-
-def kept(function: Function, signature: str, *modules: ModuleType) -> Function:
-    """Compile now, or load what an earlier process compiled.
-
-    The code is kept beside the function's file, else in NUMBA_CACHE_DIR or numba's directory of the
-    user; where none of these can be written it is compiled anew in every process. numba looks at
-    the age of the function's own file alone to tell whether the code is still good, so the name
-    under which it is kept ends in a checksum of all that is in it: what stands in the function's
-    own module and in ``modules``, as this process has loaded it.
-    """
-    own = sys.modules[function.__module__]
-    contents = [
-        (name, _described(value))
-        for module in (own, *modules)
-        for name, value in vars(module).items()
-        if not name.startswith("__")
-    ]
-    checksum = zlib.crc32(repr(contents).encode())
-    function.__qualname__ = f"{function.__qualname__}_{checksum:08x}"
-    options = {"nogil": True, "error_model": "numpy"}
-    try:
-        return cast("Function", njit(signature, cache=True, **options)(function))
-    except RuntimeError as error:
-        if "no locator available" not in str(error):
-            raise
-        return cast("Function", njit(signature, **options)(function))
-
-
-def _described(thing: object) -> object:
-    """Return what numba would compile of a thing, in a form that is the same in every process."""
-    if isinstance(thing, type) and issubclass(thing, IntEnum):
-        return [(member.name, member.value) for member in thing]
-    if isinstance(thing, tuple | list):
-        return [_described(one) for one in thing]
-    if isinstance(thing, dict):
-        return sorted((repr(name), repr(_described(value))) for name, value in thing.items())
-    if isinstance(thing, CodeType):
-        return (thing.co_code, thing.co_names, _described(thing.co_consts))
-    # What a compiled function and an intrinsic were made from.
-    made_from = getattr(thing, "py_func", getattr(thing, "_defn", thing))
-    if isinstance(made_from, FunctionType):
-        cells = [_described(cell.cell_contents) for cell in made_from.__closure__ or ()]
-        return (_described(made_from.__code__), cells)
-    return thing if isinstance(thing, int | str | bytes) else None
 
 
 def _load(bits: int, *, big_endian: bool) -> Callable[[int], int]:

@@ -27,7 +27,7 @@ Imports: columns.*, errors, wire.dialect, wire.frame.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -35,6 +35,7 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from headrace.columns.block import (
+    BODY,
     OTHER,
     OTHERS_MAX,
     PAYLOAD,
@@ -42,11 +43,13 @@ from headrace.columns.block import (
     PRESENCES,
     ROWS_MAX,
     BlockPool,
+    fresh_pages,
     value_place,
 )
 from headrace.columns.forms import forms_of
 from headrace.columns.schema import SCHEMA, Presence
 from headrace.columns.table import (
+    RUN_NUMBERS,
     STREAM_NUMBERS,
     VBUCKETS,
     Context,
@@ -100,6 +103,13 @@ class ScanResult:
     error: RemoteProtocolError | None = None
     not_inflated: tuple[int, ...] = ()
     """Rows whose snappy value is kept as it came: it does not inflate, or claims too much."""
+    runs: list[list[int]] = field(default_factory=list)
+    """For an owner who asked: numbers (`headrace.columns.table.Run`) of consecutive rows of one
+    stream, cut where another frame stood; up to the row that breaks a rule."""
+    broken_at: int | None = None
+    """The first row that does not rise above the one before it, or resolves a later prepare."""
+    size: int = 0
+    """Bytes that the rows of the batch take in memory, about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,18 +142,18 @@ _TOLD: Final = {
 
 
 def warm() -> None:
-    """Load the kernel, compiling it if no earlier process did: seconds once, then half of one.
+    """Load the kernel, compiling it if no earlier process did: seconds once, then a tenth of one.
 
     Worth doing before processes are forked.
     """
     _kernel()
 
 
-def _kernel() -> Callable[[int], int]:
-    # The kernel's module loads numba; a program that only looks at the schema must not pay for it.
-    from headrace.columns.kernel import scan_frames
+def _kernel() -> Callable[..., int]:
+    # Loads LLVM; a program that only looks at the schema must not pay for it.
+    from headrace.columns.code import code_of
 
-    return scan_frames
+    return code_of("headrace.columns.kernel", "scan_frames", 1)
 
 
 class Scanner:
@@ -157,6 +167,7 @@ class Scanner:
         stream_ids: bool = False,
         inflate: bool = False,
         markers: bool = False,
+        runs: bool = False,
         body_size_max: int = BODY_SIZE_MAX,
         window: int = WINDOW,
         rows_max: int = ROWS_MAX,
@@ -169,7 +180,8 @@ class Scanner:
         ``collections``: keys have a collection prefix. ``stream_ids``: read a frame as well whose
         stream id the header forgot to count, as a released server sends it. ``inflate``: give
         snappy values inflated, their snappy bit cleared. ``markers``: hand back every marker, for
-        an owner who follows the streams itself; they are in force all the same.
+        an owner who follows the streams itself; they are in force all the same. ``runs``: tell the
+        rows of each stream in a row, and whether they rise, for the same owner.
         """
         for name, number, least, limit in (
             ("window", window, HEADER_SIZE, WINDOW_MAX),
@@ -189,8 +201,10 @@ class Scanner:
         self._error: RemoteProtocolError | None = None
         # Held here because the kernel knows them by address.
         self._forms = forms_of(dialect)
-        self._streams = np.zeros((VBUCKETS, STREAM_NUMBERS), dtype=np.int64)
+        streams = fresh_pages(8 * VBUCKETS * STREAM_NUMBERS).view(np.int64)
+        self._streams = streams.reshape(VBUCKETS, STREAM_NUMBERS)
         self._named = np.zeros((_NAMED_STREAMS_FIRST, STREAM_NUMBERS), dtype=np.int64)
+        self._runs = fresh_pages(8 * RUN_NUMBERS * ROWS_MAX).view(np.int64)
         self._context = np.zeros(Context.FIRST_NULLS + len(PRESENCES), dtype=np.int64)
         self._context_address = int(self._context.ctypes.data)
         for number, value in (
@@ -207,6 +221,7 @@ class Scanner:
             (Context.NAMED, self._named.ctypes.data),
             (Context.NAMED_CAPACITY, len(self._named)),
             (Context.NAMED_MAX, named_streams_max),
+            (Context.RUNS, self._runs.ctypes.data if runs else 0),
         ):
             self._context[number] = value
 
@@ -232,9 +247,26 @@ class Scanner:
         if stop in _BROKEN_HEADERS:
             self._error = self._header_error(source, consumed)
         self._offset += consumed
-        batch, not_inflated = self._batch(block, numbers)
-        counted = numbers[Context.COUNTED]
-        return ScanResult(batch, consumed, others, counted, self._error, not_inflated)
+        batch, not_inflated, size = self._batch(block, numbers)
+        return ScanResult(
+            batch,
+            consumed,
+            others,
+            numbers[Context.COUNTED],
+            self._error,
+            not_inflated,
+            self._told_runs(numbers[Context.RUN_COUNT]),
+            numbers[Context.BROKEN_AT] - 1 if numbers[Context.BROKEN_AT] else None,
+            size,
+        )
+
+    def _told_runs(self, count: int) -> list[list[int]]:
+        if not count:
+            return []
+        # Seqnos and CAS are unsigned, and no other number of a run is large.
+        numbers = self._runs[: count * RUN_NUMBERS].view(np.uint64).reshape(count, RUN_NUMBERS)
+        told: list[list[int]] = numbers.tolist()
+        return told
 
     def stream(self, vbucket: int, stream_id: int | None = None) -> StreamState:
         """Return what is known of a stream."""
@@ -284,7 +316,7 @@ class Scanner:
         context = self._context
         context[Context.CONSUMED : Context.SEEN_ALL] = 0
         context[Context.SEEN_ALL] = -1
-        context[Context.SOURCE] = source.ctypes.data
+        context[Context.SOURCE] = source.__array_interface__["data"][0]
         context[Context.SOURCE_SIZE] = size
         context[Context.BLOCK] = block.address
         context[Context.KEYS] = block.address + PAYLOAD
@@ -318,31 +350,37 @@ class Scanner:
             return error
         raise AssertionError(f"the kernel refused a header that is right: {at}")
 
-    def _batch(self, block: Block, numbers: list[int]) -> tuple[pa.RecordBatch, tuple[int, ...]]:
+    def _batch(
+        self, block: Block, numbers: list[int]
+    ) -> tuple[pa.RecordBatch, tuple[int, ...], int]:
         rows = numbers[Context.ROWS]
-        key_size, value_size = numbers[Context.KEY_SIZE], numbers[Context.VALUE_SIZE]
         if rows == 0:
             self._pool.give_back(block)
-            return _EMPTY, ()
+            return _EMPTY, (), 0
+        size = numbers[Context.KEY_SIZE] + numbers[Context.VALUE_SIZE] + rows * _ROW_SIZE
+        block.written = max(block.written, BODY + size)
         batch = self._pool.batch(block)
         not_inflated: tuple[int, ...] = ()
         if self._inflate:
-            batch, not_inflated = _inflated(block, batch)
-        if key_size + value_size + rows * _ROW_SIZE < COMPACT_SIZE:
+            batch, not_inflated, inflated_size = _inflated(block, batch)
+            size += inflated_size
+        if size < COMPACT_SIZE:
             batch = ipc.read_record_batch(batch.serialize(), SCHEMA)
-        return batch, not_inflated
+        return batch, not_inflated, size
 
 
-def _inflated(block: Block, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, tuple[int, ...]]:
-    """Return the batch with its snappy values inflated, and the rows that did not inflate.
+def _inflated(block: Block, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, tuple[int, ...], int]:
+    """Return the batch with its snappy values inflated, the rows that did not, and the new bytes.
 
     Offsets and datatypes are rewritten in the block, which no one else has seen yet.
     """
     datatype = np.frombuffer(batch.column("datatype").buffers()[1], dtype=np.uint8)
     if not (datatype & Datatype.SNAPPY).any():
-        return batch, ()
-    from headrace.columns.inflate import inflate, measure
+        return batch, (), 0
+    from headrace.columns.code import code_of
 
+    measure = code_of("headrace.columns.inflate", "measure", 5)
+    inflate = code_of("headrace.columns.inflate", "inflate", 7)
     rows = batch.num_rows
     where = (
         block.address + PLACES["value"],
@@ -359,4 +397,4 @@ def _inflated(block: Block, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, tupl
     size = int(np.frombuffer(offsets, dtype=np.int32)[rows])
     column = pa.Array.from_buffers(pa.binary(), rows, [None, offsets, pa.py_buffer(values[:size])])
     batch = batch.set_column(batch.schema.get_field_index("value"), SCHEMA.field("value"), column)
-    return batch, tuple(failures[:failed].tolist())
+    return batch, tuple(failures[:failed].tolist()), size

@@ -16,6 +16,7 @@ from typing import Final
 
 VBUCKETS: Final = 1 << 16
 STREAM_NUMBERS: Final = 16
+RUN_NUMBERS: Final = 8
 
 
 class Context(IntEnum):
@@ -42,16 +43,35 @@ class Context(IntEnum):
     NAMED_CAPACITY = 16
     NAMED_MAX = 17
     NAMED_COUNT = 18
+    RUNS = 19
+    """0 when nobody asks for runs."""
     # How far it came.
-    CONSUMED = 19
-    ROWS = 20
-    OTHERS = 21
-    KEY_SIZE = 22
-    VALUE_SIZE = 23
-    COUNTED = 24
-    SEEN_ANY = 25
-    SEEN_ALL = 26
-    FIRST_NULLS = 27
+    CONSUMED = 20
+    ROWS = 21
+    OTHERS = 22
+    KEY_SIZE = 23
+    VALUE_SIZE = 24
+    COUNTED = 25
+    RUN_COUNT = 26
+    BROKEN_AT = 27
+    """1 + the first row whose seqno breaks a rule, 0 for none."""
+    SEEN_ANY = 28
+    SEEN_ALL = 29
+    FIRST_NULLS = 30
+
+
+class Run(IntEnum):
+    """Numbers of a run: consecutive rows of one stream with no other frame between them."""
+
+    START = 0
+    STOP = 1
+    OPAQUE = 2
+    VBUCKET = 3
+    FIRST = 4
+    """The least seqno; of rows in a marked snapshot it is that of the first."""
+    LAST = 5
+    CAS = 6
+    """Of its last row."""
 
 
 class Stop(IntEnum):

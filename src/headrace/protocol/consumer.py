@@ -44,6 +44,7 @@ from headrace.wire.opcodes import Magic, Opcode, Status, StreamEndReason
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from headrace.history import ResumeToken, SnapshotRange
     from headrace.wire.dialect import Dialect
 
 OPAQUE_FIRST: Final = 0x1000
@@ -76,6 +77,7 @@ class ConsumerConnection:
         self._output: list[bytes] = []
         self._events: list[e.Event] = []
         self._now = now
+        self._accepted: frozenset[str] = frozenset()
         self._broken: HeadraceError | None = None
         self._opaque = OPAQUE_FIRST
         self._asked: dict[int, Request] = {}
@@ -142,6 +144,11 @@ class ConsumerConnection:
 
     # -- bytes, time, progress ------------------------------------------------------------------
 
+    @property
+    def has_output(self) -> bool:
+        """Whether there are bytes to send."""
+        return bool(self._output)
+
     def take_output(self) -> bytes:
         """The bytes to send, once."""
         output = b"".join(self._output)
@@ -181,6 +188,10 @@ class ConsumerConnection:
             self._broken = error
             raise
         return self._take_events()
+
+    def progress(self, opaque: int) -> tuple[ResumeToken, SnapshotRange | None]:
+        """The token of an open stream and the snapshot it moved in last (`ConsumerStream.span`)."""
+        return self._live[opaque].progress
 
     def is_open(self, opaque: int) -> bool:
         """Whether items with this opaque belong to an open stream; all others are dropped."""
@@ -303,6 +314,7 @@ class ConsumerConnection:
         self._send(self._handshake.request)
         self.connected = self._handshake.connected
         if self.connected is not None:
+            self._accepted = frozenset(key for key, _ in self.connected.controls)
             if self._has_control("connection_buffer_size"):
                 self.window = ConsumerWindow(self.settings.window, now=self._now)
             self._events.append(self.connected)
@@ -397,9 +409,7 @@ class ConsumerConnection:
         self._watch.heard(now=now)
 
     def _has_control(self, key: str) -> bool:
-        return self.connected is not None and any(
-            key == accepted for accepted, _ in self.connected.controls
-        )
+        return key in self._accepted
 
     def _next_opaque(self) -> int:
         opaque = self._opaque

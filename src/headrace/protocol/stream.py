@@ -53,6 +53,9 @@ if TYPE_CHECKING:
 class State(Enum):
     """Where a stream stands."""
 
+    # By identity: members are singletons, and a table is asked for every item.
+    __hash__ = object.__hash__
+
     OPEN = auto()  # between snapshots
     MARKED = auto()  # a marker came, nothing inside it yet: the token is still the old one
     IN_SNAPSHOT = auto()
@@ -65,6 +68,8 @@ class State(Enum):
 
 class Kind(Enum):
     """What a message is to a stream."""
+
+    __hash__ = object.__hash__
 
     MARKER = auto()
     EMPTY_MARKER = auto()
@@ -156,6 +161,7 @@ class ConsumerStream:
         "boundaries",
         "end_seqno",
         "opaque",
+        "span",
         "state",
         "token",
     )
@@ -181,6 +187,9 @@ class ConsumerStream:
         self._range: SnapshotRange | None = None
         self._flags = MarkerFlag(0)
         self._purge: Seqno | None = None
+        self.span: SnapshotRange | None = None
+        """The snapshot that the newest items moved the token in, whole; None: it waits (draft,
+        out of order)."""
         self._record()
 
     @property
@@ -241,6 +250,7 @@ class ConsumerStream:
                 f"{name} with seqno {first}, must be above {floor}", status=Status.ERANGE
             )
         completed = ack = False
+        self.span = None
         if self._range is not None:
             completed = self._move_token(first, last, name)
             ack = ends_marker and MarkerFlag.ACK in self._flags
@@ -263,6 +273,7 @@ class ConsumerStream:
         if not self.token.is_boundary:
             held = self.token.snapshot
             snapshot = SnapshotRange(min(held.start, marker.start), max(held.end, marker.end))
+        self.span = snapshot
         self.token = self.token.advanced(last, snapshot, purge_seqno=self._purge)
         return self._record()
 

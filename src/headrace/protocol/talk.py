@@ -42,6 +42,7 @@ from headrace.wire.message import ErrorReply, stream_id_info
 from headrace.wire.opcodes import MarkerFlag, Status, StreamFlag
 
 if TYPE_CHECKING:
+    from headrace.history import SnapshotRange
     from headrace.protocol.stream import Step
     from headrace.wire.frame import FrameInfo
     from headrace.wire.message import Message, Reply, Request
@@ -141,6 +142,13 @@ class StreamTalk:
         """Where the stream stands now."""
         machine = self._machine
         return self._position if machine is None else Position(machine.token, machine.boundaries)
+
+    @property
+    def progress(self) -> tuple[ResumeToken, SnapshotRange | None]:
+        """The token of the open stream and the snapshot it moved in last."""
+        machine = self._machine
+        assert machine is not None
+        return machine.token, machine.span
 
     @property
     def is_open(self) -> bool:
