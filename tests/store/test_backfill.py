@@ -80,18 +80,54 @@ def test_a_purge_the_reader_has_not_passed_ends_its_view() -> None:
     vbucket.store(b"\0d", b"")
     bucket.commit()
     resumed = vbucket.backfill(after=1, transform=AT_REST)
-    fresh = vbucket.backfill(after=0, transform=AT_REST)
     assert resumed.read(1) is not None
     bucket.compact(drop_deletes=True)
     assert vbucket.purge_seqno == 4
     assert resumed.read(1) is None
     assert resumed.outcome is BackfillOutcome.PURGED
+    fresh = vbucket.backfill(after=0, transform=AT_REST)
     assert keys(read_disk(fresh)) == [b"\0b", b"\0c", b"\0d"], (
         "a reader of everything needs no grave"
     )
     at_once = vbucket.backfill(after=3, transform=AT_REST)
     assert at_once.outcome is BackfillOutcome.PURGED
     assert at_once.read(1) is None
+
+
+def test_a_reader_may_forgive_the_purge_that_was() -> None:
+    bucket = make_bucket()
+    vbucket = bucket.vbucket(0)
+    for number in range(3):
+        vbucket.delete(b"\0%d" % number)
+        vbucket.store(b"\0x%d" % number, b"x" * 2000)
+    bucket.commit()
+    bucket.compact(purge_before_seqno=3, drop_deletes=True)
+    assert vbucket.purge_seqno == 3
+    view = vbucket.backfill(after=1, transform=AT_REST, forgives_purge=True)
+    assert seqnos(read_disk(view)) == [2, 4, 5, 6]
+    again = vbucket.backfill(after=1, transform=AT_REST, forgives_purge=True)
+    assert again.read(1) is not None
+    bucket.compact(drop_deletes=True)
+    assert vbucket.purge_seqno == 5
+    assert again.read(1) is None
+    assert again.outcome is BackfillOutcome.PURGED, "but not a later one"
+
+
+def test_a_purge_waits_for_readers_from_0() -> None:
+    """One may be a replica: it was told the purge seqno before it read, and answers for it."""
+    bucket = make_bucket()
+    vbucket = bucket.vbucket(0)
+    for key in (b"\0a", b"\0b"):
+        vbucket.delete(key)
+        vbucket.store(key + b"x", b"x" * 2000)
+    bucket.commit()
+    view = vbucket.backfill(after=0, transform=AT_REST)
+    assert view.read(1) is not None
+    bucket.compact(drop_deletes=True)
+    assert vbucket.purge_seqno == 1, "what it has passed may go"
+    assert keys(read_disk(view)) == [b"\0ax", b"\0b", b"\0bx"]
+    bucket.compact(drop_deletes=True)
+    assert vbucket.purge_seqno == 3
 
 
 def test_a_truncation_ends_every_view() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from headrace.errors import StoreFull
 from headrace.store import AT_REST, Bucket, VBucket
+from headrace.store.core import OUTSIDE_SHARE
 from headrace.wire.opcodes import VBucketState
 from tests.store.kit import SMALL, make_bucket, read_disk, seqnos
 
@@ -49,6 +50,17 @@ def test_a_bucket_in_memory_alone_is_full_at_its_quota() -> None:
         with pytest.raises(StoreFull, match="memory quota"):
             write_much(vbucket)
         assert bucket.memory_used <= bucket.settings.memory_quota + 200_000
+
+
+def test_what_is_held_for_readers_counts_up_to_its_share() -> None:
+    with make_bucket() as bucket:
+        quota, before = bucket.settings.memory_quota, bucket.memory_used
+        assert bucket.hold_outside(1000) == 1000
+        assert bucket.memory_used == before + 1000
+        bucket.hold_outside(10 * quota)
+        assert bucket.memory_used == before + quota // OUTSIDE_SHARE
+        assert bucket.hold_outside(-10 * quota - 1000) == 0
+        assert bucket.memory_used == before
 
 
 def test_marks_wait_and_are_then_written() -> None:

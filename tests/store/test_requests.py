@@ -7,10 +7,12 @@ import random
 import struct
 from typing import Final
 
+import numpy as np
 import pytest
 
 from headrace.store import AT_REST, Bucket
 from headrace.store import layout as at
+from headrace.store.requests import HITS, MISSES
 from headrace.wire.opcodes import Opcode, VBucketState
 from tests.store.kit import make_bucket, read_memory, reopened
 
@@ -252,11 +254,58 @@ def test_prepares_in_flight_keep_bulk_service_away() -> None:
     assert serve(bucket, PLAIN)[1] == len(PLAIN)
 
 
-def test_keys_with_their_collection_are_served_if_it_is_the_default() -> None:
+KNOWN: Final = np.array([0, 8, 300], np.int64)
+
+
+@pytest.mark.parametrize("prefix", [b"\0", b"\x08", b"\xac\x02"])
+def test_keys_with_a_known_collection_are_served(prefix: bytes) -> None:
     bucket = make_bucket()
-    data = setting(b"\0key", b"value") + request(Opcode.GET, b"\0key")
-    assert serve(bucket, data + setting(b"\x08key", b"v"), collections=True)[1] == len(data)
-    assert bucket.vbucket(0).get(b"\0key") is not None
+    data = setting(prefix + b"key", b"value") + request(Opcode.GETK, prefix + b"key")
+    replies, used = serve(bucket, data, collections=KNOWN)
+    assert used == len(data)
+    assert replies.endswith(prefix + b"keyvalue")
+    item = bucket.vbucket(0).get(prefix + b"key")
+    assert item is not None
+    assert item.value == b"value"
+    number = int.from_bytes(prefix, "little") if len(prefix) == 1 else 300
+    assert bucket.vbucket(0).collection_high_seqno([number]) == 1
+    assert bucket.vbucket(0).collection_item_count(number) == 1
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        pytest.param(b"\x09key", id="an unknown collection"),
+        pytest.param(b"\x08", id="no name"),
+        pytest.param(b"\xac\x02", id="no name behind two bytes"),
+        pytest.param(b"\x88\x00key", id="a longer form than needed"),
+        pytest.param(b"\xac", id="half a prefix"),
+        pytest.param(b"\xff\xff\xff\xff\xff\xff", id="a prefix without an end"),
+        pytest.param(b"\x08" + b"k" * 251, id="a long key"),
+    ],
+)
+def test_a_key_whose_collection_is_in_doubt_is_left_to_the_owner(key: bytes) -> None:
+    bucket = make_bucket()
+    assert serve(bucket, setting(key, b"v"), collections=KNOWN)[1] == 0
+    assert serve(bucket, request(Opcode.GET, key), collections=KNOWN)[1] == 0
+
+
+def test_a_vbucket_the_owner_wants_to_see_is_left_to_it() -> None:
+    bucket = make_bucket()
+    held = np.array([0, 1, 0, 0], np.uint8)
+    data = PLAIN + setting(b"key", b"value", vbucket=2)
+    assert serve(bucket, data + setting(b"key", b"v", vbucket=1), held=held)[1] == len(data)
+
+
+def test_what_is_served_is_counted() -> None:
+    bucket = make_bucket()
+    data = [PLAIN, PLAIN, setting(b"q", b"v", opcode=Opcode.SETQ), request(Opcode.KV_NOOP)]
+    data += [request(Opcode.GET, b"key"), request(Opcode.GET, b"no"), request(Opcode.GETQ, b"no")]
+    serve(bucket, b"".join(data) + request(Opcode.ADD, b"x"))
+    counts = bucket.bulk_counts
+    opcodes = (Opcode.SET, Opcode.SETQ, Opcode.KV_NOOP, Opcode.GET, Opcode.GETQ, Opcode.ADD)
+    assert [counts[opcode] for opcode in opcodes] == [2, 1, 1, 2, 1, 0]
+    assert (counts[HITS], counts[MISSES], bucket.bulk_runs) == (1, 2, 1)
 
 
 def test_a_longest_life_is_obeyed() -> None:

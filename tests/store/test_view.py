@@ -27,6 +27,7 @@ def test_a_checkpoint_that_holds_a_disk_snapshot_says_so() -> None:
         snapshot = SnapshotRange(Seqno(start), Seqno(start + 3))
         vbucket.receive_snapshot(snapshot, new_checkpoint=True, from_disk=from_disk)
         vbucket.store(b"\0a", b"", seqno=start, cas=1, rev=1)
+        vbucket.advance(start + 3)
     assert [(c.start, c.from_disk) for c in vbucket.checkpoints] == [(1, True), (5, False)]
 
 

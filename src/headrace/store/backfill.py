@@ -7,7 +7,7 @@ see are not dropped while it is open; a truncation ends it; a purge of tombstone
 not seen yet ends it (semantics 3, "after").
 
 Imports: errors, store.blocks, store.core, store.cursor, store.layout, store.model, store.native,
-store.output, store.records, store.rewrite.
+store.output, store.records, store.rewrite, store.transform.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from headrace.store.model import BackfillOutcome
 from headrace.store.native import address_of, bytes_at
 from headrace.store.output import Output
 from headrace.store.records import BLOCK_HEADER, check_block
+from headrace.store.transform import VISIBLE
 
 if TYPE_CHECKING:
     from headrace.store.blocks import Block
@@ -49,6 +50,7 @@ class Backfill:
         transform: Transform,
         last: int | None,
         all_versions: bool,
+        forgives_purge: bool = False,
     ) -> None:
         """Open the view; the core's lock is held."""
         self._vbucket = vbucket
@@ -58,14 +60,17 @@ class Backfill:
         self._generation = vbucket.generation
         self.after = after
         """The reader has everything up to here."""
-        self.end = vbucket.persisted_seqno
-        """Persisted high seqno when opened: the view shows the state at this seqno."""
+        self.end = vbucket.disk_end(after)
+        """Persisted seqno when opened, or (replica) the end of the last snapshot that is persisted
+        whole: the view shows the state at this seqno."""
         self._last = self.end if last is None else min(last, self.end)
         self.snapshot_end = vbucket.consistent_disk_end(self.end)
         """Where a reader is consistent: ``end``, or on a replica the end of the snapshot that was
         half received at ``end`` (the rest must be read from memory under the same marker)."""
         self.purge_seqno = vbucket.purge_seqno
-        self.high_completed_seqno = vbucket.high_completed_seqno
+        self._forgiven = vbucket.purge_seqno if forgives_purge else 0
+        """Purges up to here do not matter to this reader."""
+        self.high_completed_seqno = vbucket.high_completed_at(self.end)
         self.high_prepared_seqno = vbucket.high_prepared_seqno
         self.read_seqno = after
         """Last seqno passed so far."""
@@ -87,14 +92,14 @@ class Backfill:
     @property
     def max_visible_seqno(self) -> int:
         """Last seqno of the view that is no prepare and no abort."""
-        return min(self._vbucket.max_visible_seqno, self.end)
+        return self._vbucket.last_passing(VISIBLE, self.end)
 
     def _judge(self) -> None:
         """End the view if the vbucket has moved away under it."""
         vbucket = self._vbucket
         if vbucket.generation != self._generation:
             self._finish(BackfillOutcome.ROLLED_BACK)
-        elif self.after > 0 and self.read_seqno < vbucket.purge_seqno:
+        elif self.after > 0 and max(self.read_seqno, self._forgiven) < vbucket.purge_seqno:
             self._finish(BackfillOutcome.PURGED)
 
     def _finish(self, outcome: BackfillOutcome) -> None:
@@ -119,7 +124,7 @@ class Backfill:
                     output = Output(limit_bytes)
                     self._read_items(output)
                     return self._handed(output)
-            output = Output(limit_bytes, expect_bytes=limit_bytes)
+            output = Output(limit_bytes, expect_bytes=limit_bytes, pool=core.outputs)
             self._read_blocks(blocks, output)
             with core.lock:
                 chunk = self._handed(output)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from headrace.store.disk import Disk
     from headrace.store.model import CommitReport, CompactionReport
+    from headrace.store.native import Bytes, Words
     from headrace.wire.opcodes import VBucketState
 
 
@@ -371,9 +372,14 @@ class Bucket:
 
     @property
     def memory_used(self) -> int:
-        """Bytes of arena, recent items, key index and block rows."""
+        """Bytes of arena, recent items, key index, block rows and output."""
         with self.core.lock:
             return self.core.memory_used()
+
+    def hold_outside(self, change: int) -> int:
+        """Count so many bytes more (or less) that the owner holds for readers; bytes held now."""
+        self.core.outside_bytes += change
+        return self.core.outside_bytes
 
     def statistics(self) -> dict[str, int]:
         """Numbers for stats and metrics: see docs/storage.md for their names."""
@@ -392,7 +398,8 @@ class Bucket:
         requests: bytes | memoryview,
         *,
         now: int,
-        collections: bool = False,
+        collections: Words | None = None,
+        held: Bytes | None = None,
         mutation_tokens: bool = False,
         datatypes: bool = False,
         value_size_max: int = 20 * 1024 * 1024,
@@ -403,19 +410,33 @@ class Bucket:
         Plain: GET, GETQ, GETK, GETKQ, SET, SETQ and NOOP with magic 80, to an active vbucket whose
         bulk service is not held back (`VBucket.hold_bulk`, prepares in flight). Stops before the
         first other request, and before one that needs the disk: the owner answers that one and
-        calls again. ``collections``: keys carry their collection id (else they get the default's).
-        ``now``: unix seconds. ``datatypes``: the connection understands JSON; values that are
-        compressed or have xattrs stop the run. ``max_ttl``: longest life in seconds, 0 for any.
+        calls again. ``collections``: keys carry their collection id (else they get the default's),
+        and these ids, sorted, are plain. ``held``: a byte per vbucket, not 0 where the owner wants
+        to see every request. ``now``: unix seconds. ``datatypes``: the connection understands
+        JSON; values that are compressed or have xattrs stop the run. ``max_ttl``: longest life in
+        seconds, 0 for any.
         """
         return self._requests.serve(
             requests,
             now=now,
             collections=collections,
+            held=held,
             mutation_tokens=mutation_tokens,
             datatypes=datatypes,
             value_size_max=value_size_max,
             max_ttl=max_ttl,
         )
+
+    @property
+    def bulk_runs(self) -> int:
+        """Calls of `serve_requests` so far; `bulk_counts` changes with them only."""
+        return self._requests.runs
+
+    @property
+    def bulk_counts(self) -> list[int]:
+        """Requests served in bulk so far: by opcode, then reads that hit and reads that missed."""
+        counts: list[int] = self._requests.counts.tolist()
+        return counts
 
     # -- small things kept with the bucket ------------------------------------------------------
 

@@ -272,13 +272,18 @@ class Changes:
         cas: int | None = None,
         rev: int | None = None,
         seqno: int | None = None,
+        replaces: bool = False,
     ) -> Change:
-        """A prepare, invisible until it is committed; one may be in flight per key (ValueError)."""
+        """A prepare, invisible until it is committed; one may be in flight per key (ValueError).
+
+        ``replaces``: it takes the place of one in flight whose completion was never told, because a
+        disk snapshot left it out.
+        """
         extras = PREPARE_FIELDS.pack(0, 0, flags, expiry, 0, 0, int(deleted), level)
         self.core.ensure_room(FRAME_OVERHEAD_MAX + len(key) + len(value))
         with self.core.lock:
             before = self.prepares.get(key)
-            if before is not None:
+            if before is not None and not replaces:
                 raise ValueError(f"key has a prepare in flight at seqno {before.seqno}")
             ordinal, change = self._add(
                 at.PREPARE,
@@ -323,14 +328,20 @@ class Changes:
             committed=pending.seqno,
         )
 
-    def abort_prepare(self, key: bytes, *, seqno: int | None = None) -> Change:
-        """The key's prepare is given up; an ABORT takes a seqno."""
+    def abort_prepare(
+        self, key: bytes, *, seqno: int | None = None, prepared: int | None = None
+    ) -> Change:
+        """The key's prepare is given up; an ABORT takes a seqno.
+
+        ``prepared``: the seqno of a prepare that a disk snapshot may have left out.
+        """
         self.core.ensure_room(at.HEADER + at.ABORT_EXTRAS + len(key))
         with self.core.lock:
-            pending = self._in_flight(key)
+            if prepared is None:
+                prepared = self._in_flight(key).seqno
             ordinal, change = self._add(
                 at.ABORT,
-                ABORT_FIELDS.pack(pending.seqno, 0),
+                ABORT_FIELDS.pack(prepared, 0),
                 key,
                 b"",
                 note=self._seconds(None),
@@ -340,6 +351,21 @@ class Changes:
             self.note_prepares()
         self.core.announce(self.id)
         return change
+
+    def complete_prepare(self, key: bytes, seqno: int) -> None:
+        """A version of the key came after its prepare, if it has one: that is done (replicas)."""
+        with self.core.lock:
+            self.prepares.committed(key, seqno)
+            self.note_prepares()
+
+    def complete_known_prepares(self) -> None:
+        """Complete every prepare whose key has a later version: what loading cannot tell."""
+        with self.core.lock:
+            for pending in self.prepares.all():
+                meta = self.lookup.meta(self.id, pending.key)
+                if meta is not None and meta.seqno > pending.seqno:
+                    self.prepares.committed(pending.key, meta.seqno)
+            self.note_prepares()
 
     def _in_flight(self, key: bytes) -> Pending:
         pending = self.prepares.get(key)

@@ -193,7 +193,9 @@ class Compaction:
         with core.lock:
             core.flush_marks()
             persisted = vbucket.persisted_seqno
-            views = [view.end for view in vbucket.views]
+            # A reader from 0 was told what is purged; what it has not passed yet is kept for it: it
+            # may be a replica, which answers for its own purge seqno.
+            views = [view.end if view.after else view.read_seqno for view in vbucket.views]
             pending = [pending.seqno - 1 for pending in vbucket.all_pending()]
             numbers = np.zeros(N_COLUMNS, np.int64)
             numbers[N_FLOOR] = self._journal.floor_of(vbucket, persisted)

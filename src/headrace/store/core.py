@@ -8,7 +8,8 @@ Memory holds the newest part of the bucket's log: the arena with its items. A se
 dropped when everything in it is sealed into blocks and every cursor has passed it. Over its budget
 the arena drops the cursors that hold it back, except those that may not be dropped.
 
-Imports: errors, store.accept, store.arena, store.blocks, store.layout, store.native, store.tables.
+Imports: errors, store.accept, store.arena, store.blocks, store.layout, store.native, store.output,
+store.tables.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from headrace.store.accept import accept, supersede
 from headrace.store.arena import Arena
 from headrace.store.blocks import BlockList
 from headrace.store.native import kernel
+from headrace.store.output import BufferPool
 from headrace.store.tables import MARKS_MAX, Tables
 
 if TYPE_CHECKING:
@@ -38,6 +40,14 @@ if TYPE_CHECKING:
 RESERVE_AHEAD: Final = 1024
 """Changes the tables have room for after each growth."""
 CURSORS_FIRST: Final = 64
+COMMIT_SHARE: Final = 4
+"""What a commit holds besides counts up to this part of the quota."""
+ARENA_SHARE: Final = (2, 5)
+"""The arena's part of what is left: tables grow by being copied, steps of sealing come on top."""
+OUTPUTS_SHARE: Final = 8
+"""Buffers for chunks may keep this part of the quota."""
+OUTSIDE_SHARE: Final = 4
+"""What an owner holds for readers counts up to this part of the quota."""
 ARENA_SEGMENTS_MIN: Final = 4
 """Segments the arena may always have, whatever the quota leaves."""
 
@@ -92,6 +102,10 @@ class Core:
         """Given to each block that is written, so that no two with one key are taken for
         another."""
         self.closed = False
+        self.outputs = BufferPool(settings.memory_quota // OUTPUTS_SHARE)
+        """Buffers for chunks read from disk."""
+        self.outside_bytes = 0
+        """Bytes the owner holds for readers of this bucket; see `memory_used`."""
         self._budget = 0
 
     # -- changes --------------------------------------------------------------------------------
@@ -207,18 +221,30 @@ class Core:
     # -- memory ---------------------------------------------------------------------------------
 
     def memory_used(self) -> int:
-        """Bytes of arena, tables and block rows, and of the disk if that is memory, too."""
+        """Bytes of arena, tables, block rows and output, and of the disk if that is memory, too.
+
+        What the next commit will hold besides (its entries, and the disk's copy of them) counts,
+        and what the owner holds for readers: each up to a share of the quota, because neither a
+        disk that does not write nor readers that do not read must make a bucket look full.
+        """
         rows = sum(blocks.bytes_in_memory for blocks in self.blocks)
         arena = self.arena.bytes_allocated + self.arena.bytes_pooled
-        disk = 0 if self.disk.durable else self.disk.bytes_used()
-        return arena + self.tables.bytes_used() + rows + disk
+        if self.disk.durable:
+            uncommitted = self.arena.high - self.committed_position
+            disk = min(2 * uncommitted, self.settings.memory_quota // COMMIT_SHARE)
+        else:
+            disk = self.disk.bytes_used()
+        outside = min(self.outside_bytes, self.settings.memory_quota // OUTSIDE_SHARE)
+        output = outside + self.outputs.bytes_kept
+        return arena + self.tables.bytes_used() + rows + disk + output
 
     @property
     def arena_budget(self) -> int:
-        """Bytes the arena may take: half of what index and rows leave of the quota."""
+        """Bytes the arena may take: a share of what everything else leaves of the quota."""
         others = self.memory_used() - self.arena.bytes_allocated - self.arena.bytes_pooled
         floor = ARENA_SEGMENTS_MIN * self.settings.segment_bytes
-        return max(floor, (self.settings.memory_quota - others) // 2)
+        whole, parts = ARENA_SHARE
+        return max(floor, (self.settings.memory_quota - others) * whole // parts)
 
     def release(self, *, force: bool, spare: int = 0) -> bool:
         """Drop old segments until the arena and ``spare`` bytes fit its budget; whether they do.

@@ -5,7 +5,8 @@ then is left out, what is superseded later is still sent. On a replica the end i
 snapshot, because only there its source was consistent. Items a cursor has not passed stay in memory
 unless the bucket's memory runs out; then it is dropped and its reader goes back to the disk.
 
-Imports: store.core, store.layout, store.model, store.output, store.rewrite.
+Imports: store.core, store.layout, store.model, store.output, store.rewrite,
+store.transform.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from headrace.store import layout as at
 from headrace.store import rewrite as by
 from headrace.store.model import MemorySnapshot
 from headrace.store.output import Output
+from headrace.store.transform import VISIBLE
 
 if TYPE_CHECKING:
     from headrace.store.model import Chunk
@@ -120,6 +122,8 @@ class Cursor:
             last = inside.checkpoint_end(tables.items, ordinal)
             checkpoint = row[at.I_TAG] >> 16
             end = vbucket.consistent_end(checkpoint, row[at.I_SEQNO], last)
+            if not end:
+                return None
             visible = by.last_passing(
                 tables.items,
                 tables.state,
@@ -138,9 +142,26 @@ class Cursor:
                 checkpoint_start=row[at.I_CHECKPOINT_START],
                 new_checkpoint=fresh,
                 from_disk=checkpoint in vbucket.disk_checkpoints,
-                high_completed_seqno=vbucket.high_completed_seqno,
-                max_visible_seqno=min(vbucket.max_visible_seqno, end),
+                high_completed_seqno=vbucket.high_completed_at(end),
+                max_visible_seqno=self._max_visible(ordinal, end),
             )
+
+    def _max_visible(self, ordinal: int, end: int) -> int:
+        """The last seqno up to ``end`` that is no prepare and no abort, from an item on."""
+        newest = self._vbucket.max_visible_seqno
+        if newest <= end:
+            return newest
+        core, tables = self._core, self._core.tables
+        found = by.last_passing(
+            tables.items,
+            tables.state,
+            core.arena.addresses,
+            VISIBLE.options,
+            VISIBLE.wanted,
+            ordinal,
+            end,
+        )
+        return found or min(self.read_seqno, end)
 
     def take(self, limit_bytes: int, transform: Transform) -> Chunk | None:
         """The next frames of the snapshot: stops after the frame that reaches ``limit_bytes``.

@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 
 STEP_BYTES: Final = 8 * 1024 * 1024
 """Frames sealed by one step: bounds how much a commit can be delayed by sealing."""
+STEP_SHARE: Final = 32
+"""The same as a part of the quota: a step holds its frames three times for a moment."""
 
 
 @dataclass(slots=True)
@@ -298,8 +300,9 @@ class Journal:
             # The round's own entry must have a number even if nothing is journalled with it.
             self.next_commit = capture.number + 1
         current, taken = self._round, 0
+        step = min(STEP_BYTES, core.settings.memory_quota // STEP_SHARE)
         core.flush_marks()
-        while current.remaining and taken < STEP_BYTES:
+        while current.remaining and taken < step:
             vbucket = self._vbuckets.get(current.remaining.pop())
             if vbucket is None:
                 continue

@@ -22,7 +22,7 @@ from headrace.store.blocks import FRAME_BYTES_MIN, Block, scan_frames
 from headrace.store.disk import Table
 from headrace.store.index import find_key, key_hash
 from headrace.store.native import address_of, bytes_at, kernel, load8, load16, load32, load64
-from headrace.store.plain import EVENT_FIELDS, split_frame
+from headrace.store.plain import EVENT_FIELDS, MARKER_FIELDS, split_frame
 from headrace.store.prepares import pending_of
 from headrace.store.records import BLOCK_HEADER, BLOCK_KEY, check_block
 from headrace.store.replica import Received
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from headrace.store.core import Core
     from headrace.store.disk import Reader
     from headrace.store.native import Halves, Words
+    from headrace.store.plain import Parts
     from headrace.store.vbucket import VBucket
 
 RARE_ROWS: Final = 4096
@@ -270,7 +271,7 @@ def take_rare(vbucket: VBucket, frame: memoryview, ordinal: int) -> None:
     """Tell the vbucket of a sync write, a system event or a received snapshot."""
     parts = split_frame(frame)
     if parts.opcode == at.MARKER:
-        vbucket.received = Received.from_parts(parts)
+        _take_marker(vbucket, parts)
     elif parts.opcode == at.PREPARE:
         vbucket.prepares.prepared(pending_of(parts), ordinal)
     elif parts.opcode == at.ABORT:
@@ -283,3 +284,11 @@ def take_rare(vbucket: VBucket, frame: memoryview, ordinal: int) -> None:
     else:
         vbucket.prepares.committed(parts.key, parts.seqno)
     vbucket.note_prepares()
+
+
+def _take_marker(vbucket: VBucket, parts: Parts) -> None:
+    told = vbucket.received = Received.from_parts(parts)
+    if told is None:
+        vbucket.unsettled.over(MARKER_FIELDS.unpack(parts.extras)[1])
+    else:
+        vbucket.unsettled.add_again(told.complete_before, told.end)

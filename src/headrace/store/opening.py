@@ -159,6 +159,9 @@ class Opening:
             row[at.V_PERSISTED] = row[at.V_MEMORY] = row[at.V_HIGH]
             if not len(vbucket.prepares) and not vbucket.prepares.high_prepared:
                 row[at.V_VISIBLE] = row[at.V_HIGH]
+            vbucket.complete_known_prepares()
+            vbucket.prepares.completed_up_to(vbucket.completed_floor, int(row[at.V_HIGH]))
+            vbucket.note_prepares()
             vbucket.persisted_received = vbucket.received
             row[at.V_RECEIVING] = vbucket.received is not None
             open_checkpoint(core.tables.vbuckets, vbucket.id, int(row[at.V_HIGH]) + 1)

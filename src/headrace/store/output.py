@@ -3,18 +3,22 @@
 The kernels write until the limit is reached, room runs out or a frame needs the plain way; this
 keeps the buffer large enough, does those frames, and hands out the `Chunk`.
 
-Imports: store.model, store.native, store.plain, store.rewrite.
+Imports: store.layout, store.model, store.native, store.plain, store.rewrite.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+from sys import getrefcount
+from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from headrace.store import layout as at
 from headrace.store import rewrite as by
 from headrace.store.model import Chunk
-from headrace.store.native import address_of
+from headrace.store.native import address_of, bytes_at, kernel, load8, load32, load64
 from headrace.store.plain import rewrite_frame
 
 if TYPE_CHECKING:
@@ -25,15 +29,112 @@ CAPACITY_FIRST: Final = 64 * 1024
 """Live streams mostly send little at a time; larger chunks grow into their limit."""
 SLACK: Final = 16 * 1024
 """Room behind the limit for the frame that reaches it."""
+POOLED_BYTES_MIN: Final = 512 * 1024
+"""Smaller buffers come from the allocator, which has them at hand."""
+POOL_BUFFERS_MAX: Final = 3
+"""Buffers kept: one on its way out, one read ahead, one between the two."""
+_POOLED_ONLY: Final = 2
+"""References to a buffer that nobody uses: the pool's list and the question."""
+
+
+@kernel
+def _count_frames(source: int, size: int, limit: int, found: Words) -> None:
+    """Count frames up to the one that reaches ``limit``: bytes, frames, prepares, last seqno."""
+    used = 0
+    while used < limit and used + at.HEADER <= size:
+        frame = source + used
+        framing = load8(frame + 2) if load8(frame) == at.FLEXIBLE_MAGIC else 0
+        opcode = load8(frame + at.OPCODE_AT)
+        place = at.ABORT_SEQNO_AT if opcode in (at.COMMIT, at.ABORT) else at.SEQNO_AT
+        found[1] += 1
+        found[2] += opcode == at.PREPARE
+        found[3] = load64(frame + framing + place)
+        used += at.HEADER + load32(frame + at.BODY_SIZE_AT)
+    found[0] = used
+
+
+def cut_chunk(chunk: Chunk, limit_bytes: int) -> tuple[Chunk, Chunk | None]:
+    """The chunk up to the frame that reaches the limit, and the rest, if any; no byte is copied."""
+    size = len(chunk.data)
+    if size <= limit_bytes:
+        return chunk, None
+    data, found = bytes_at(chunk.data), np.zeros(4, np.int64)
+    _count_frames(address_of(data), size, limit_bytes, found)
+    used, count, prepares, last = found.tolist()
+    if used >= size:
+        return chunk, None
+    _count_frames(address_of(data) + used, size - used, 1, found)
+    return (
+        replace(
+            chunk,
+            data=chunk.data[:used],
+            count=count,
+            last_seqno=last,
+            read_seqno=last,
+            prepares=prepares,
+        ),
+        replace(
+            chunk,
+            data=chunk.data[used:],
+            count=chunk.count - count,
+            first_seqno=int(found[3]),
+            prepares=chunk.prepares - prepares,
+        ),
+    )
+
+
+class BufferPool:
+    """Large buffers, used again once nobody holds a view of their bytes.
+
+    Fresh memory costs a page fault for every 4 KB, about as much as filling it; and large blocks
+    that come and go on several threads tear holes into the allocator's heap.
+    """
+
+    def __init__(self, bytes_max: int, *, smallest: int = POOLED_BYTES_MIN) -> None:
+        """Start empty; buffers are kept as they are first asked for, up to so many bytes."""
+        self._bytes_max = bytes_max
+        self._smallest = smallest
+        self._lock = Lock()
+        self._buffers: list[Bytes] = []
+
+    @property
+    def bytes_kept(self) -> int:
+        """Bytes of all buffers, used or not."""
+        return sum(map(len, self._buffers))
+
+    def take(self, size: int) -> Bytes:
+        """A buffer of at least that size, its bytes undefined; any thread."""
+        if size < self._smallest:
+            return np.empty(size, np.uint8)
+        with self._lock:
+            kept = self._buffers
+            for place in range(len(kept)):
+                if getrefcount(kept[place]) > _POOLED_ONLY:
+                    continue
+                if size <= len(kept[place]):
+                    return kept[place]
+                del kept[place]  # too small for what is asked for nowadays
+                break
+            made = np.empty(size, np.uint8)
+            if len(kept) < POOL_BUFFERS_MAX and self.bytes_kept + size <= self._bytes_max:
+                kept.append(made)
+            return made
 
 
 class Output:
     """One chunk in the making."""
 
-    def __init__(self, limit_bytes: int, *, expect_bytes: int = CAPACITY_FIRST) -> None:
+    def __init__(
+        self,
+        limit_bytes: int,
+        *,
+        expect_bytes: int = CAPACITY_FIRST,
+        pool: BufferPool | None = None,
+    ) -> None:
+        size = min(limit_bytes, expect_bytes) + SLACK
         self.limit = limit_bytes
         self.result: Words = np.zeros(by.R_COLUMNS, np.int64)
-        self._buffer: Bytes = np.empty(min(limit_bytes, expect_bytes) + SLACK, np.uint8)
+        self._buffer: Bytes = np.empty(size, np.uint8) if pool is None else pool.take(size)
         self.address = address_of(self._buffer)
         self.capacity = len(self._buffer)
 

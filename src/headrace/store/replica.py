@@ -1,6 +1,16 @@
 """What a replica was told: the snapshot it receives, and frames as they came.
 
-Imports: history, store.layout, store.plain, wire.opcodes.
+Rules:
+
+* A snapshot that was not received whole and is continued by another marker is one with it: it
+  begins where the first began and is whole where the last ends. Until then no boundary lies in it.
+* Inside a received snapshot the state was never whole, because its producer left out versions:
+  `Unsettled` knows these ranges, so that a rollback ends at a boundary.
+* Frames keep their numbers. A mutation or tombstone of a key that has a prepare in flight says that
+  the prepare is done: a disk snapshot sends commits so, and what came after them. In a disk
+  snapshot an abort may come without its prepare, and a prepare in place of an older one.
+
+Imports: store.layout, store.plain.
 """
 
 from __future__ import annotations
@@ -31,11 +41,77 @@ _DATA: Final = frozenset(
 )
 
 
+UNSETTLED_MAX: Final = 64
+"""Ranges without a boundary that a vbucket remembers; more are joined, where that costs least."""
+_OVER: Final = 0
+"""In the flags of a control frame: the vbucket receives no longer."""
+
+
+class Unsettled:
+    """The ranges in which a vbucket's state was never whole, oldest first.
+
+    A range (before, end) leaves out both: they are boundaries, and so is every seqno that lies in
+    no range.
+    """
+
+    __slots__ = ("ranges",)
+
+    def __init__(self, ranges: list[tuple[int, int]] | None = None) -> None:
+        self.ranges = [] if ranges is None else ranges
+
+    def add(self, before: int, end: int) -> None:
+        """A snapshot is received: its end is the next boundary after ``before``."""
+        ranges = self.ranges
+        while ranges and ranges[-1][0] >= before:
+            end = max(end, ranges.pop()[1])
+        if end - before > 1:
+            ranges.append((before, end))
+        if len(ranges) > UNSETTLED_MAX:
+            self._join()
+
+    def _join(self) -> None:
+        """Give up the boundary whose loss costs least for its distance from the newest."""
+        ranges, newest = self.ranges, self.ranges[-1][1]
+
+        def cost(place: int) -> float:
+            span = ranges[place + 1][1] - ranges[place][0]
+            return span / (newest - ranges[place][1] + 1)
+
+        cheapest = min(range(len(ranges) - 1), key=cost)
+        ranges[cheapest : cheapest + 2] = [(ranges[cheapest][0], ranges[cheapest + 1][1])]
+
+    def over(self, high: int) -> None:
+        """What was received up to ``high`` is all there will be: it is the truth from now on."""
+        if self.ranges and self.ranges[-1][0] <= high < self.ranges[-1][1]:
+            before, _ = self.ranges.pop()
+            self.add(before, high)
+
+    def add_again(self, before: int, end: int) -> None:
+        """A journal tells of a snapshot that a later record may know better."""
+        if not self.ranges or before >= self.ranges[-1][0]:
+            self.add(before, end)
+
+    def boundary(self, seqno: int) -> int:
+        """The greatest boundary at or below a seqno."""
+        for before, end in reversed(self.ranges):
+            if before < seqno < end:
+                return before
+            if end <= seqno:
+                break
+        return seqno
+
+    def cut(self, to: int) -> None:
+        """Nothing above ``to``, a boundary, exists any longer."""
+        self.ranges = [one for one in self.ranges if one[0] < to]
+
+
 @dataclass(slots=True)
 class Received:
     """The snapshot being received; persisted with the items that follow it.
 
     ``complete_before`` is the end of the last snapshot that was received whole before this one.
+    ``joined``: it is of several markers, so that a key may be in it twice; readers wait until it is
+    whole, when the earlier version can be left out.
     """
 
     start: int
@@ -44,6 +120,7 @@ class Received:
     complete_before: int = 0
     high_completed: int = 0
     max_visible: int = 0
+    joined: bool = False
 
     def to_frame(self, vbucket: int) -> bytes:
         """The control frame that keeps it in the journal."""
@@ -55,11 +132,23 @@ class Received:
         )
 
     @classmethod
-    def from_parts(cls, parts: Parts) -> Received:
-        """The snapshot a control frame holds."""
+    def from_parts(cls, parts: Parts) -> Received | None:
+        """The snapshot a control frame holds; None: the vbucket received no longer."""
         start, end, flags = _MARKER_EXTRAS.unpack(parts.extras)
         before, completed, visible = _MARKER_VALUE.unpack(parts.value)
-        return cls(start, end, flags == 2, before, completed, visible)
+        return cls(start, end, flags == 2, before, completed, visible) if flags else None
+
+    def continued(self, by: Received) -> Received:
+        """The same snapshot, not whole yet, under the marker that goes on with it."""
+        return Received(
+            min(self.start, by.start),
+            max(self.end, by.end),
+            self.from_disk or by.from_disk,
+            self.complete_before,
+            max(self.high_completed, by.high_completed),
+            max(self.max_visible, by.max_visible),
+            joined=self.joined or by.end > self.end,
+        )
 
     def to_json(self) -> list[int]:
         """As kept in the vbucket's record."""
@@ -79,6 +168,16 @@ class Received:
         return cls(start, end, bool(from_disk), before, completed, visible)
 
 
+def over_frame(vbucket: int, high: int) -> bytes:
+    """The control frame for the end of receiving, at a high seqno."""
+    return build_frame(
+        at.MARKER,
+        vbucket=vbucket,
+        extras=_MARKER_EXTRAS.pack(high, high, _OVER),
+        value=_MARKER_VALUE.pack(high, 0, 0),
+    )
+
+
 def advanced_frame(vbucket: int, seqno: int) -> bytes:
     """The control frame for a seqno without an item."""
     return build_frame(at.ADVANCED, vbucket=vbucket, extras=ADVANCED_FIELDS.pack(seqno))
@@ -88,7 +187,8 @@ def apply_frames(vbucket: VBucket, frames: bytes | memoryview) -> int:
     """Check whole dcp-7 data frames, then apply them all; see `VBucket.apply_frames`."""
     found = _checked(vbucket, memoryview(frames))
     for parts in found:
-        _apply(vbucket, parts)
+        apply_parts(vbucket, parts)
+    vbucket.snapshot_reached()
     return len(found)
 
 
@@ -118,7 +218,8 @@ def _check(vbucket: VBucket, parts: Parts, before: int) -> None:
         )
 
 
-def _apply(vbucket: VBucket, parts: Parts) -> None:
+def apply_parts(vbucket: VBucket, parts: Parts) -> None:
+    """Apply one received item whose seqno was checked."""
     opcode, extras, seqno = parts.opcode, parts.extras, parts.seqno
     if opcode == at.MUTATION:
         _, rev, flags, expiry, _, _, nru = MUTATION_FIELDS.unpack(extras)
@@ -133,9 +234,8 @@ def _apply(vbucket: VBucket, parts: Parts) -> None:
             seqno=seqno,
             nru=nru,
         )
-    elif opcode in (at.DELETION, at.EXPIRATION):
-        remove = vbucket.delete if opcode == at.DELETION else vbucket.expire
-        remove(
+    elif opcode == at.DELETION:
+        vbucket.delete(
             parts.key,
             value=parts.value,
             datatype=parts.datatype,
@@ -144,36 +244,74 @@ def _apply(vbucket: VBucket, parts: Parts) -> None:
             seqno=seqno,
             delete_time=int.from_bytes(extras[16:20], "big") if len(extras) >= 20 else None,
         )
-    elif opcode == at.SYSTEM_EVENT:
-        _, event, version = EVENT_FIELDS.unpack(extras)
-        vbucket.system_event(
-            event,
-            version=version,
-            subject=event_subject(event, version, parts.value),
-            key=parts.key,
-            value=parts.value,
-            seqno=seqno,
-        )
-    elif opcode == at.PREPARE:
-        _, rev, flags, expiry, _, _, deleted, level = PREPARE_FIELDS.unpack(extras)
-        vbucket.prepare(
+    elif opcode == at.EXPIRATION:
+        vbucket.expire(
             parts.key,
-            parts.value,
-            level=level,
-            flags=flags,
-            expiry=expiry,
+            value=parts.value,
             datatype=parts.datatype,
-            deleted=bool(deleted),
             cas=parts.cas,
-            rev=rev,
+            rev=int.from_bytes(extras[8:16], "big"),
             seqno=seqno,
+            delete_time=int.from_bytes(extras[16:20], "big"),
         )
-    elif opcode == at.ADVANCED:
-        vbucket.advance(seqno)
     else:
-        _, seqno = ABORT_FIELDS.unpack(extras)
-        complete = vbucket.commit_prepare if opcode == at.COMMIT else vbucket.abort_prepare
-        complete(parts.key, seqno=seqno)
+        _RARE[opcode](vbucket, parts)
+        return
+    if len(vbucket.prepares):
+        vbucket.complete_prepare(parts.key, seqno)
+
+
+def _apply_event(vbucket: VBucket, parts: Parts) -> None:
+    seqno, event, version = EVENT_FIELDS.unpack(parts.extras)
+    vbucket.system_event(
+        event,
+        version=version,
+        subject=event_subject(event, version, parts.value),
+        key=parts.key,
+        value=parts.value,
+        seqno=seqno,
+    )
+
+
+def _apply_prepare(vbucket: VBucket, parts: Parts) -> None:
+    seqno, rev, flags, expiry, _, _, deleted, level = PREPARE_FIELDS.unpack(parts.extras)
+    vbucket.prepare(
+        parts.key,
+        parts.value,
+        level=level,
+        flags=flags,
+        expiry=expiry,
+        datatype=parts.datatype,
+        deleted=bool(deleted),
+        cas=parts.cas,
+        rev=rev,
+        seqno=seqno,
+        replaces=vbucket.receives_disk,
+    )
+
+
+def _apply_commit(vbucket: VBucket, parts: Parts) -> None:
+    vbucket.commit_prepare(parts.key, seqno=parts.seqno)
+
+
+def _apply_abort(vbucket: VBucket, parts: Parts) -> None:
+    prepared, seqno = ABORT_FIELDS.unpack(parts.extras)
+    vbucket.abort_prepare(
+        parts.key, seqno=seqno, prepared=prepared if vbucket.receives_disk else None
+    )
+
+
+def _apply_advance(vbucket: VBucket, parts: Parts) -> None:
+    vbucket.advance(parts.seqno)
+
+
+_RARE: Final = {
+    at.SYSTEM_EVENT: _apply_event,
+    at.PREPARE: _apply_prepare,
+    at.COMMIT: _apply_commit,
+    at.ABORT: _apply_abort,
+    at.ADVANCED: _apply_advance,
+}
 
 
 def event_subject(event: int, version: int, value: bytes) -> int:

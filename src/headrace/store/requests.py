@@ -1,13 +1,13 @@
 """Plain key-value requests served in bulk: index look-up, frame, append and reply in one kernel.
 
 What is plain: magic 80, no CAS condition, no framing, GET GETQ GETK GETKQ SET SETQ NOOP, the
-default collection, an active vbucket that nobody holds back, a value in memory without xattrs or
-snappy. The kernel stops before the first request that is anything else, and the owner answers that
-one by its own rules; so everything here must answer exactly as those rules would. A value is JSON
-if it parses as JSON.
+default collection or one the owner names, an active vbucket that nobody holds back, a value in
+memory without xattrs or snappy. The kernel stops before the first request that is anything else,
+and the owner answers that one by its own rules; so everything here must answer exactly as those
+rules would. A value is JSON if it parses as JSON.
 
 Imports: store.accept, store.core, store.index, store.json_check, store.layout, store.native,
-store.rewrite, wire.opcodes.
+store.output, store.rewrite, wire.opcodes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from headrace.store import layout as at
 from headrace.store.accept import accept
 from headrace.store.core import RESERVE_AHEAD
-from headrace.store.index import find_key, key_hash
+from headrace.store.index import collection_of, find_key, key_hash
 from headrace.store.json_check import UNSURE, check_json
 from headrace.store.native import (
     address_of,
@@ -35,7 +35,8 @@ from headrace.store.native import (
     store32,
     store64,
 )
-from headrace.store.rewrite import address_at
+from headrace.store.output import BufferPool
+from headrace.store.rewrite import address_at, is_wanted
 from headrace.wire.opcodes import Opcode, VBucketState
 
 if TYPE_CHECKING:
@@ -59,6 +60,9 @@ EXPIRY_MAX: Final = 0xFFFF_FFFF
 OUTPUT_FIRST: Final = 128 * 1024
 OUTPUT_MAX: Final = 4 * 1024 * 1024
 """Replies of one call; what is left is served by the next."""
+OUTPUT_KEPT_MAX: Final = 2 * 1024 * 1024
+OUTPUT_KEPT_SHARE: Final = 32
+"""Bytes of buffers for replies that are kept, at most this part of the quota."""
 
 # What the kernel is told, and what it tells.
 T_NOW_SECONDS: Final = 0
@@ -76,6 +80,12 @@ T_CHANGES: Final = 10
 T_WHY: Final = 11
 T_NEEDED: Final = 12
 T_COLUMNS: Final = 13
+
+HITS: Final = 256
+MISSES: Final = 257
+COUNTS: Final = 258
+"""Numbers of requests served: by opcode, then reads that found a document and that did not."""
+NO_COLLECTIONS: Final[Words] = np.zeros(0, np.int64)
 
 WHY_DONE: Final = 0
 WHY_OTHER: Final = 1
@@ -129,18 +139,21 @@ def serve_get(
     request: int,
     target: int,
     room: int,
+    counts: Words,
     told: Words,
 ) -> int:
     """Answer a read: the reply's size, 0 for none, -WHY_... when it cannot be answered here."""
     opcode = load8(request + at.OPCODE_AT)
     if row < 0 or entries[row, at.E_WORD] & at.WORD_DELETED:
         if opcode in (GETQ, GETKQ):
+            counts[MISSES] += 1
             return 0
         if opcode == GETK:
             return -WHY_OTHER
         if room < at.HEADER:
             told[T_NEEDED] = at.HEADER
             return -WHY_OUTPUT
+        counts[MISSES] += 1
         reply_header(target, request, 0, 0, 0, STATUS_MISSING, 0)
         store64(target + at.CAS_AT, 0)
         return at.HEADER
@@ -164,6 +177,7 @@ def serve_get(
     size = items[ordinal & (len(items) - 1), at.I_INFO] >> at.INFO_SIZE_SHIFT
     value = address_at(addresses, state, position) + size - value_size
     copy_bytes(target + at.HEADER + 4 + key_size, value, value_size)
+    counts[HITS] += 1
     return int(at.HEADER + body)
 
 
@@ -197,6 +211,17 @@ def lay_mutation(
 
 
 @kernel
+def has_known_collection(key: int, size: int, known: Words) -> bool:
+    """Whether a key is a collection id among the known ones, in its shortest form, and a name."""
+    if not is_wanted(known, collection_of(key, size)):
+        return False
+    last = 0
+    while load8(key + last) >= 0x80:
+        last += 1
+    return last + 1 < size and (last == 0 or load8(key + last) != 0)
+
+
+@kernel
 def serve_requests(
     slots: Words,
     entries: Words,
@@ -213,7 +238,10 @@ def serve_requests(
     position: int,
     arena_size: int,
     scratch: int,
+    known: Words,
+    held: Bytes,
     touched: Bytes,
+    counts: Words,
     told: Words,
 ) -> None:
     """Serve requests from T_CONSUMED on until one is not plain or something runs out."""
@@ -245,6 +273,7 @@ def serve_requests(
                 return
             reply_header(out, request, 0, 0, 0, 0, 0)
             store64(out + at.CAS_AT, 0)
+            counts[NOOP] += 1
             told[T_WRITTEN] += at.HEADER
             told[T_CONSUMED] += at.HEADER
             continue
@@ -252,7 +281,8 @@ def serve_requests(
         if (
             vbucket >= len(vbuckets)
             or vbuckets[vbucket, at.V_STATE] != ACTIVE
-            or vbuckets[vbucket, at.V_SLOW]
+            or vbuckets[vbucket, at.V_SLOW] != 0
+            or held[vbucket] != 0
         ):
             return
         is_set = opcode in (SET, SETQ)
@@ -267,7 +297,7 @@ def serve_requests(
         ):
             return
         wire_key = request + at.HEADER + extras
-        if not prefix and load8(wire_key) != 0:
+        if not prefix and not has_known_collection(wire_key, key_size, known):
             return
         if prefix:
             store8(scratch, 0)
@@ -277,10 +307,13 @@ def serve_requests(
         if not is_set:
             if body != key_size or datatype:
                 return
-            written = serve_get(entries, items, state, addresses, row, request, out, room, told)
+            written = serve_get(
+                entries, items, state, addresses, row, request, out, room, counts, told
+            )
             if written < 0:
                 told[T_WHY] = -written
                 return
+            counts[opcode] += 1
             told[T_WRITTEN] += written
             told[T_CONSUMED] += at.HEADER + body
             continue
@@ -288,8 +321,8 @@ def serve_requests(
         if value_size > told[T_VALUE_MAX]:
             return
         if row >= 0 and not entries[row, at.E_WORD] & at.WORD_DELETED:
-            held = (entries[row, at.E_WORD] >> 40) & at.DATATYPE_XATTR
-            if held or not lives_on(entries, row, told):
+            xattrs = (entries[row, at.E_WORD] >> 40) & at.DATATYPE_XATTR
+            if xattrs or not lives_on(entries, row, told):
                 return
         if told[T_CHANGES] <= 0:
             told[T_WHY] = WHY_TABLES
@@ -325,6 +358,7 @@ def serve_requests(
         told[T_ARENA_USED] = place + frame_size
         told[T_CHANGES] -= 1
         touched[vbucket] = 1
+        counts[opcode] += 1
         if opcode == SET:
             tokens = 16 if told[T_TOKENS] else 0
             reply_header(out, request, 0, tokens, 0, 0, tokens)
@@ -343,13 +377,22 @@ class Requests:
         self._core = core
         self._scratch: Bytes = np.zeros(512, np.uint8)
         self._touched: Bytes = np.zeros(core.settings.vbuckets, np.uint8)
+        self._none_held: Bytes = np.zeros(core.settings.vbuckets, np.uint8)
+        quota = core.settings.memory_quota
+        kept = min(OUTPUT_KEPT_MAX, quota // OUTPUT_KEPT_SHARE)
+        self._outputs = BufferPool(kept, smallest=OUTPUT_FIRST)
+        self.counts: Words = np.zeros(COUNTS, np.int64)
+        """What was served so far."""
+        self.runs = 0
+        """Calls so far: the counts change with them only."""
 
     def serve(
         self,
         requests: bytes | memoryview,
         *,
         now: int,
-        collections: bool,
+        collections: Words | None,
+        held: Bytes | None,
         mutation_tokens: bool,
         datatypes: bool,
         value_size_max: int,
@@ -357,21 +400,29 @@ class Requests:
     ) -> tuple[memoryview, int]:
         """Replies and the number of bytes answered; see `Bucket.serve_requests`."""
         core = self._core
+        self.runs += 1
         told = np.zeros(T_COLUMNS, np.int64)
         told[T_NOW_SECONDS] = now
-        told[T_COLLECTIONS] = collections
+        told[T_COLLECTIONS] = collections is not None
         told[T_TOKENS] = mutation_tokens
         told[T_JSON] = datatypes
         told[T_VALUE_MAX] = value_size_max
         told[T_TTL_MAX] = max_ttl
         source = bytes_at(requests)
-        output: Bytes = np.empty(OUTPUT_FIRST, np.uint8)
+        output = self._outputs.take(OUTPUT_FIRST)
         needs_room = 0
         while True:
             if needs_room:
                 core.ensure_room(needs_room)
             with core.lock:
-                self._run(source, output, told, needs_room)
+                self._run(
+                    source,
+                    output,
+                    told,
+                    needs_room,
+                    NO_COLLECTIONS if collections is None else collections,
+                    self._none_held if held is None else held,
+                )
                 changed = np.flatnonzero(self._touched).tolist()
                 self._touched[:] = 0
             for vbucket in changed:
@@ -390,7 +441,15 @@ class Requests:
         written = int(told[T_WRITTEN])
         return memoryview(output)[:written], int(told[T_CONSUMED])  # type: ignore[arg-type]
 
-    def _run(self, source: Bytes, output: Bytes, told: Words, needs_room: int) -> None:
+    def _run(
+        self,
+        source: Bytes,
+        output: Bytes,
+        told: Words,
+        needs_room: int,
+        known: Words,
+        held: Bytes,
+    ) -> None:
         core = self._core
         core.reserve(RESERVE_AHEAD)
         segment = core.arena.room(needs_room) if needs_room else core.arena.current
@@ -414,7 +473,10 @@ class Requests:
             segment.base,
             len(segment.array),
             address_of(self._scratch),
+            known,
+            held,
             self._touched,
+            self.counts,
             told,
         )
         segment.used = int(told[T_ARENA_USED])
@@ -425,6 +487,6 @@ class Requests:
         written, needed = int(told[T_WRITTEN]), int(told[T_NEEDED])
         if written and written + needed > OUTPUT_MAX:
             return None
-        grown = np.empty(max(2 * len(output), written + needed), np.uint8)
+        grown = self._outputs.take(max(2 * len(output), written + needed))
         grown[:written] = output[:written]
         return grown

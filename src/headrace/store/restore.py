@@ -48,6 +48,8 @@ def record_of(
         "max_cas": int(row[at.V_MAX_CAS]) & UNSIGNED,
         "deleted_rev": int(row[at.V_DELETED_REV]) & UNSIGNED,
         "received": None if vbucket.received is None else vbucket.received.to_json(),
+        "unsettled": [list(one) for one in vbucket.unsettled.ranges],
+        "completed_floor": vbucket.completed_floor,
         "high_prepared": vbucket.prepares.high_prepared,
         "high_completed": vbucket.prepares.high_completed,
         "collections": vbucket.collections.to_list(),
@@ -79,6 +81,9 @@ def vbucket_from_record(core: Core, lookup: Lookup, number: int, record: dict[st
     vbucket.manifest = record["manifest"]
     if record["received"] is not None:
         vbucket.received = Received.from_json(record["received"])
+    # Records of older releases have neither.
+    vbucket.unsettled.ranges = [(before, end) for before, end in record.get("unsettled", [])]
+    vbucket.completed_floor = record.get("completed_floor", 0)
     vbucket.prepares.high_prepared = record["high_prepared"]
     vbucket.prepares.high_completed = record["high_completed"]
     # Purged tombstones leave no frame: these seqnos may be above what loading finds.

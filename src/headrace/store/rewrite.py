@@ -136,21 +136,24 @@ def write_header(
 
 
 @kernel
-def write_whole(source: int, target: int, options: Words) -> int:
+def write_whole(
+    source: int, target: int, size: int, collections: int, datatype_mask: int, opaque: int
+) -> int:
     """Write a mutation that leaves as it lies, but for the opaque and a prefix: its size."""
-    size = at.HEADER + load32(source + at.BODY_SIZE_AT)
-    if options[to.O_COLLECTIONS]:
+    datatype = load8(source + at.DATATYPE_AT)
+    if collections:
         copy_bytes(target, source, size)
     else:
         if load8(source + WHOLE_HEAD) != 0:
             return DROPPED
-        copy_bytes(target, source, WHOLE_HEAD)
+        # Of constant size, hence a few instructions; its last byte is written over at once.
+        copy_bytes(target, source, WHOLE_HEAD + 1)
         copy_bytes(target + WHOLE_HEAD, source + WHOLE_HEAD + 1, size - WHOLE_HEAD - 1)
         size -= 1
         store16(target + at.KEY_SIZE_AT, load16(source + at.KEY_SIZE_AT) - 1)
         store32(target + at.BODY_SIZE_AT, size - at.HEADER)
-    store8(target + at.DATATYPE_AT, load8(source + at.DATATYPE_AT) & options[to.O_DATATYPE_MASK])
-    store32(target + at.OPAQUE_AT, options[to.O_OPAQUE])
+    store8(target + at.DATATYPE_AT, datatype & datatype_mask)
+    store32(target + at.OPAQUE_AT, opaque)
     return size
 
 
@@ -163,7 +166,14 @@ def write_frame(source: int, target: int, options: Words, wanted: Words) -> int:
     opcode = load8(source + at.OPCODE_AT)
     whole = options[to.O_WHOLE]
     if opcode == at.MUTATION and whole >= 0 and not load8(source + at.DATATYPE_AT) & whole:
-        return write_whole(source, target, options)
+        return write_whole(
+            source,
+            target,
+            at.HEADER + load32(source + at.BODY_SIZE_AT),
+            options[to.O_COLLECTIONS],
+            options[to.O_DATATYPE_MASK],
+            options[to.O_OPAQUE],
+        )
     if not passes(source, opcode, options, wanted):
         return DROPPED
     extras = load8(source + at.EXTRAS_SIZE_AT)
@@ -231,6 +241,59 @@ def _note_sent(result: Words, opcode: int, seqno: int, size: int) -> None:
 
 
 @kernel
+def _whole_run(
+    source: int,
+    source_size: int,
+    rows: Halves,
+    first_seqno: int,
+    options: Words,
+    last: int,
+    superseded_end: int,
+    target: int,
+    capacity: int,
+    limit: int,
+    result: Words,
+) -> None:
+    """Write rows of a block from R_NEXT on while they are mutations that leave as they lie.
+
+    Most blocks are one such run. Everything that is counted stays in registers meanwhile: stores
+    into ``result`` for each frame would cost half as much as the copies.
+    """
+    row, used, count = result[R_NEXT], result[R_BYTES], result[R_COUNT]
+    first, final, read = result[R_FIRST], result[R_LAST], result[R_READ]
+    whole = options[to.O_WHOLE]
+    collections, opaque = options[to.O_COLLECTIONS], options[to.O_OPAQUE]
+    datatype_mask = options[to.O_DATATYPE_MASK]
+    while row < len(rows) and used < limit and whole >= 0:
+        seqno = first_seqno + rows[row, 0]
+        if seqno > last:
+            break
+        superseded = rows[row, 2]
+        if not superseded or seqno + superseded > superseded_end:
+            offset = rows[row, 1]
+            stop = rows[row + 1, 1] if row + 1 < len(rows) else source_size
+            frame, size = source + offset, stop - offset
+            if (
+                load8(frame + at.OPCODE_AT) != at.MUTATION
+                or load8(frame + at.DATATYPE_AT) & whole
+                or at.HEADER + load32(frame + at.BODY_SIZE_AT) != size
+                or used + size + FRAME_GROWTH_MAX > capacity
+            ):
+                break
+            written = write_whole(frame, target + used, size, collections, datatype_mask, opaque)
+            if written != DROPPED:
+                used += written
+                count += 1
+                final = seqno
+                if first == 0:
+                    first = seqno
+        read = seqno
+        row += 1
+    result[R_NEXT], result[R_BYTES], result[R_COUNT] = row, used, count
+    result[R_FIRST], result[R_LAST], result[R_READ] = first, final, read
+
+
+@kernel
 def rewrite_block(
     source: int,
     source_size: int,
@@ -247,9 +310,25 @@ def rewrite_block(
     result: Words,
 ) -> None:
     """Write the frames of a block from row R_NEXT on, up to seqno ``last``, as seen at ``end``."""
-    row = result[R_NEXT]
+    superseded_end = -1 if all_versions else end
     result[R_WHY] = WHY_END
-    while row < len(rows):
+    while True:
+        _whole_run(
+            source,
+            source_size,
+            rows,
+            first_seqno,
+            options,
+            last,
+            superseded_end,
+            target,
+            capacity,
+            limit,
+            result,
+        )
+        row = result[R_NEXT]
+        if row == len(rows):
+            break
         seqno = first_seqno + rows[row, 0]
         if seqno > last:
             break
@@ -257,9 +336,9 @@ def rewrite_block(
             result[R_WHY] = WHY_LIMIT
             break
         superseded = rows[row, 2]
-        if superseded and not all_versions and seqno + superseded <= end:
+        if superseded and seqno + superseded <= superseded_end:
             result[R_READ] = seqno
-            row += 1
+            result[R_NEXT] = row + 1
             continue
         offset = rows[row, 1]
         stop = rows[row + 1, 1] if row + 1 < len(rows) else source_size
@@ -276,8 +355,7 @@ def rewrite_block(
         result[R_READ] = seqno
         if size != DROPPED:
             _note_sent(result, load8(source + offset + at.OPCODE_AT), seqno, size)
-        row += 1
-    result[R_NEXT] = row
+        result[R_NEXT] = row + 1
 
 
 @kernel

@@ -35,7 +35,7 @@ _RANGES: Final[dict[str, tuple[int, int]]] = {
 class BucketSettings:
     """The choices of one bucket; every number is checked against its range.
 
-    ``memory_quota`` bounds arena, key index and block rows together. ``rewind_seqnos`` is how many
+    ``memory_quota`` bounds arena, key index, block rows and buffers. ``rewind_seqnos`` is how many
     of its last seqnos a vbucket can always be failed over or rolled back to without starting at 0:
     superseded frames younger than that are kept. ``history_bytes`` and ``history_seconds`` retain
     all versions for change streams (0 and 0: no retention); either limit alone ends it.

@@ -88,8 +88,12 @@ class Tables:
         if needed <= len(self.items):
             return
         grown = np.zeros((_power(needed), at.I_COLUMNS), np.int64)
-        ordinals = np.arange(low, high + 1)
-        grown[ordinals & (len(grown) - 1)] = self.items[ordinals & (len(self.items) - 1)]
+        ordinal = low
+        while ordinal <= high:  # in runs that neither table cuts: three at most
+            source, target = ordinal & (len(self.items) - 1), ordinal & (len(grown) - 1)
+            count = min(high + 1 - ordinal, len(self.items) - source, len(grown) - target)
+            grown[target : target + count] = self.items[source : source + count]
+            ordinal += count
         self.items = grown
 
     def reserve_marks(self, count: int) -> None:

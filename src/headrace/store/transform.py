@@ -154,3 +154,7 @@ class Transform:
 
 AT_REST: Final = Transform()
 """Every frame as it is kept, opaque 0: what a replica of our own would be sent."""
+
+
+VISIBLE: Final = Transform(sync_writes=False)
+"""Everything but prepares and aborts."""

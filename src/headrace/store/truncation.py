@@ -58,6 +58,9 @@ def truncate(journal: Journal, vbucket: VBucket, to: int, change_log: Callable[[
             history_floor=min(vbucket.history_floor, to),
         )
         record["received"] = None
+        for name in ("completed_floor", "high_prepared", "high_completed"):
+            record[name] = min(int(str(record[name])), to)
+        record["unsettled"] = [list(one) for one in vbucket.unsettled.ranges if one[0] < to]
         record["collections"] = []
         key = vbucket_key(vbucket.id)
         batch.put(Table.META, key, pack_meta(key, record))
@@ -151,12 +154,16 @@ def _rebuild(journal: Journal, vbucket: VBucket, blocks: list[Block], to: int) -
     row[at.V_VISIBLE] = 0
     row[at.V_RECEIVING] = 0
     vbucket.received = vbucket.persisted_received = None
+    vbucket.unsettled.cut(to)
+    vbucket.completed_floor = min(vbucket.completed_floor, to)
+    vbucket.settled_prepared = min(vbucket.settled_prepared, to)
     vbucket.sealed_commit = journal.next_commit
     vbucket.rewind_seqno = min(vbucket.rewind_seqno, to)
     vbucket.history_floor = min(vbucket.history_floor, to)
     vbucket.collections.reset([], 0)
     with core.disk.read() as reader:
         load_blocks(vbucket, reader)
+    vbucket.complete_known_prepares()
     vbucket.collections.reset(vbucket.collections.to_list(), to)
     open_checkpoint(tables.vbuckets, vbucket.id, to + 1)
 

@@ -20,7 +20,8 @@ from headrace.store.changes import Changes, signed
 from headrace.store.collection_seqnos import CollectionSeqnos
 from headrace.store.cursor import Cursor
 from headrace.store.lookup import UNSIGNED
-from headrace.store.replica import Received, apply_frames
+from headrace.store.receive import receive_run
+from headrace.store.replica import Received, Unsettled, apply_frames, apply_parts, over_frame
 from headrace.store.view import checkpoints_of, last_passing
 from headrace.store.waiting import Waiting
 from headrace.wire.opcodes import VBucketState
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from headrace.store.core import Core
     from headrace.store.lookup import Lookup
     from headrace.store.model import CheckpointView, Item, Meta, Pending
+    from headrace.store.plain import Parts
     from headrace.store.transform import Transform
 
 
@@ -54,10 +56,19 @@ class VBucket(Changes):
         """Superseded versions at or below this seqno may be gone."""
         self.received: Received | None = None
         self.persisted_received: Received | None = None
+        self.unsettled = Unsettled()
+        """Where no boundary lies, because snapshots were received there."""
+        self.completed_floor = 0
+        """Prepares at or below are done, as the last disk snapshot told."""
+        self.settled_prepared = 0
+        """The end of the last disk snapshot: every prepare up to it is here."""
         self.collections = CollectionSeqnos(core, vbucket)
         self.waiting = Waiting()
         self.views: set[Backfill] = set()
         self.disk_checkpoints: set[int] = set()
+        """Checkpoints that hold a snapshot from a producer's disk."""
+        self.checkpoint_ends: dict[int, int] = {}
+        """Where closed checkpoints end whose last seqno has no item."""
         self.manifest: dict[str, object] = {}
         """Collections manifest as JSON; see `set_manifest`."""
         self.sealed_commit = 0
@@ -90,9 +101,14 @@ class VBucket(Changes):
 
     @property
     def high_completed_seqno(self) -> int:
-        """The highest seqno of a prepare that was committed or aborted."""
+        """Every prepare at or below this seqno was committed or aborted."""
+        return self.high_completed_at(self.high_seqno)
+
+    def high_completed_at(self, end: int) -> int:
+        """The same for a view that ends at ``end``: what is in flight there lies above."""
         told = self.received.high_completed if self.received else 0
-        return max(told, self.prepares.high_completed)
+        oldest, completed = self.prepares.oldest, max(told, self.prepares.completed_at(end))
+        return completed if oldest is None else min(completed, oldest.seqno - 1)
 
     @property
     def max_cas(self) -> int:
@@ -159,6 +175,11 @@ class VBucket(Changes):
         return self.received.complete_before
 
     @property
+    def receives_disk(self) -> bool:
+        """Whether the last marker announced a snapshot from its producer's disk."""
+        return self.received is not None and self.received.from_disk
+
+    @property
     def initial_disk_snapshot(self) -> bool:
         """Whether the first disk snapshot into an empty replica has not ended: not a source yet."""
         told = self.received
@@ -207,31 +228,96 @@ class VBucket(Changes):
         from_disk: bool,
         high_completed_seqno: int = 0,
         max_visible_seqno: int = 0,
+        purge_seqno: int = 0,
     ) -> None:
         """The range of the items to come, persisted with them.
 
         A new checkpoint is opened when asked or on a change memory <-> disk; else the open one is
-        extended.
+        extended. A marker that comes inside a snapshot continues it, whatever it asks: a reader
+        that stands in it is told anew where it ends.
         """
         with self.core.lock:
             self.check_exists()
-            before, complete = self.received, self.complete_seqno
-            self.received = Received(
+            before = self.received
+            told = Received(
                 snapshot.start,
                 snapshot.end,
                 from_disk,
-                complete,
+                self.complete_seqno,
                 high_completed_seqno,
                 max_visible_seqno,
             )
-            changed = before is None or before.from_disk != from_disk
-            self.row[at.V_RECEIVING] = 1
-            if new_checkpoint or changed:
-                self.close_checkpoint(start=snapshot.start)
-            if from_disk:
+            if before is not None and self.high_seqno < before.end:
+                self._continue_snapshot(before.continued(told), before)
+            else:
+                self.received = told
+                changed = before is None or before.from_disk != from_disk
+                self.row[at.V_RECEIVING] = 1
+                if new_checkpoint or changed:
+                    self.close_checkpoint(start=snapshot.start)
+            received = self.received
+            assert received is not None
+            if received.from_disk:
                 self.disk_checkpoints.add(self.checkpoint_id)
-            self.core.append_control(self.received.to_frame(self.id))
+            self.unsettled.add(received.complete_before, received.end)
+            if purge_seqno > self.purge_seqno:
+                self.purge_seqno = purge_seqno
+                self.record_changed = True
+            self.core.append_control(received.to_frame(self.id))
             self.core.received_changed.add(self.id)
+
+    def _continue_snapshot(self, whole: Received, before: Received) -> None:
+        self.received = whole
+        if whole.end != before.end or whole.from_disk != before.from_disk:
+            # Readers were promised an end that is none: they come back by the disk.
+            self.core.drop_cursors(self.id)
+            self.core.told[self.id] = False
+
+    def finish_snapshot(self) -> None:
+        """The snapshot ends where we stand (a marker without a range was followed by the next)."""
+        with self.core.lock:
+            told = self.received
+            if told is not None and self.high_seqno < told.end:
+                told.end = self.high_seqno
+                self.unsettled.over(self.high_seqno)
+                self.core.append_control(told.to_frame(self.id))
+                self.core.received_changed.add(self.id)
+        self.core.announce(self.id)
+
+    def snapshot_reached(self) -> None:
+        """Call after items were applied: draws the conclusions of a snapshot that is now whole."""
+        told = self.received
+        if told is None or not told.from_disk or self.high_seqno < told.end:
+            return
+        with self.core.lock:
+            self.settled_prepared = max(self.settled_prepared, told.end)
+            if told.high_completed > self.completed_floor:
+                self.completed_floor = told.high_completed
+                self.record_changed = True
+                self.prepares.completed_up_to(told.high_completed, told.end)
+                self.note_prepares()
+
+    def receive_run(
+        self, frames: memoryview, *, opaque: int, snapshot: SnapshotRange, collections: bool
+    ) -> tuple[int, int]:
+        """Apply the longest prefix of plain data frames with this opaque: (bytes, frames).
+
+        Plain: 57, 58 and 59 of this vbucket with magic 80, whole, in order, inside ``snapshot`` and
+        free of extended metadata. Stops before the first other frame; the owner looks at that one.
+        Without ``collections`` keys get the default collection's prefix. StoreFull when there is no
+        room for the first frame.
+        """
+        if len(self.prepares):
+            return 0, 0
+        done = receive_run(self, frames, opaque=opaque, snapshot=snapshot, collections=collections)
+        if done[1]:
+            self.snapshot_reached()
+        return done
+
+    def apply_parts(self, parts: Parts) -> None:
+        """Apply one received item that its owner has checked; see `apply_frames`."""
+        apply_parts(self, parts)
+        self.snapshot_reached()
 
     def apply_frames(self, frames: bytes | memoryview) -> int:
         """Apply whole dcp-7 data frames (57 58 59 5f 60 62 63 64) as received; the number applied.
@@ -256,17 +342,24 @@ class VBucket(Changes):
         transform: Transform,
         last: int | None = None,
         all_versions: bool = False,
+        forgives_purge: bool = False,
     ) -> Backfill:
         """Open a consistent view of what is persisted above ``after``.
 
         ``last`` leaves out items above it (still as seen at the view's end). ``all_versions``
         yields superseded versions too, as far as they are kept (`history_start_seqno`). A purge
-        seqno above ``after`` (and ``after`` > 0) gives a view whose outcome is PURGED at once.
+        seqno above ``after`` (and ``after`` > 0) gives a view whose outcome is PURGED at once,
+        unless the reader ``forgives_purge``: then only a later purge does.
         """
         with self.core.lock:
             self.check_exists()
             return Backfill(
-                self, after=after, transform=transform, last=last, all_versions=all_versions
+                self,
+                after=after,
+                transform=transform,
+                last=last,
+                all_versions=all_versions,
+                forgives_purge=forgives_purge,
             )
 
     def close_checkpoint(self, *, start: int | None = None) -> int:
@@ -274,22 +367,55 @@ class VBucket(Changes):
         with self.core.lock:
             begins = self.high_seqno + 1 if start is None else start
             if self.row[at.V_CHECKPOINT_ITEMS]:
+                self._remember_checkpoint()
                 open_checkpoint(self.core.tables.vbuckets, self.id, begins)
             else:
                 self.row[at.V_CHECKPOINT_START] = begins
             return self.checkpoint_id
 
+    def _remember_checkpoint(self) -> None:
+        """Keep what the items of the checkpoint that closes do not tell; lock held."""
+        tables, last, first = self.core.tables, self.row[at.V_LAST], self.row[at.V_FIRST]
+        if last and tables.items[tables.item_row(last), at.I_SEQNO] < self.high_seqno:
+            self.checkpoint_ends[self.checkpoint_id] = self.high_seqno
+        oldest = int(tables.items[tables.item_row(first), at.I_TAG]) >> 16 if first else 0
+        if self.disk_checkpoints and min(self.disk_checkpoints) < oldest:
+            self.disk_checkpoints = {one for one in self.disk_checkpoints if one >= oldest}
+        if self.checkpoint_ends and min(self.checkpoint_ends) < oldest:
+            kept = {one: end for one, end in self.checkpoint_ends.items() if one >= oldest}
+            self.checkpoint_ends = kept
+
     def consistent_end(self, checkpoint: int, first: int, last: int) -> int:
-        """Where a reader of memory is consistent again; ``first``..``last`` is there now."""
+        """Where a reader of memory is consistent again; ``first``..``last`` is there now.
+
+        0: it must wait, because what it would be sent may be left out later.
+        """
         told = self.received
-        if told is None or checkpoint != self.checkpoint_id or last >= told.end:
+        if checkpoint != self.checkpoint_id:
+            return self.checkpoint_ends.get(checkpoint, last)
+        if told is None or last >= told.end:
             return last
-        return told.complete_before if first <= told.complete_before else told.end
+        if first <= told.complete_before:
+            return told.complete_before
+        return 0 if told.joined and self.high_seqno < told.end else told.end
+
+    def disk_end(self, after: int) -> int:
+        """Where a view of the disk for a reader at ``after`` ends: at the end of the last snapshot
+        that is persisted whole, if it can still be shown, else at the persisted seqno."""
+        told, persisted = self.persisted_received, self.persisted_seqno
+        if told is None or persisted >= told.end:
+            return persisted
+        whole = told.complete_before
+        if after < whole and self.rewind_seqno <= whole:
+            return whole
+        received = self.received
+        joined = received is not None and received.joined and self.high_seqno < received.end
+        return after if joined and whole <= after and self.memory_seqno <= after else persisted
 
     def consistent_disk_end(self, end: int) -> int:
-        """The same for a reader of the disk, whose view ends at ``end``."""
+        """Where a reader of the disk is consistent whose view ends at ``end``."""
         told = self.persisted_received
-        return told.end if told is not None and end < told.end else end
+        return told.end if told is not None and told.complete_before < end < told.end else end
 
     def last_passing(self, transform: Transform, end: int) -> int:
         """The last seqno up to ``end`` that a reader of the disk gets; 0 if none."""
@@ -320,14 +446,21 @@ class VBucket(Changes):
                         )
                     )
                 if promoted:
-                    self.received = None
-                    self.core.received_changed.add(self.id)
-                    self.row[at.V_RECEIVING] = 0
-                    self.close_checkpoint()
+                    self._stop_receiving()
                 self.row[at.V_STATE] = int(state)
                 self.record_changed = True
             self.core.commit_now()
         self.core.announce(self.id)
+
+    def _stop_receiving(self) -> None:
+        """What is here is the truth from now on; lock held."""
+        if self.received is not None:
+            self.core.append_control(over_frame(self.id, self.high_seqno))
+        self.received = None
+        self.unsettled.over(self.high_seqno)
+        self.core.received_changed.add(self.id)
+        self.row[at.V_RECEIVING] = 0
+        self.close_checkpoint()
 
     def begin_branch(self, log: FailoverLog) -> None:
         """Take a log; durable with the next commit. Lock held."""
@@ -335,8 +468,17 @@ class VBucket(Changes):
         self.row[at.V_BRANCH] = signed(log.newest.uuid)
         self.record_changed = True
 
-    def replace_failover_log(self, log: FailoverLog) -> None:
-        """Take the producer's log as our own (a replica's stream was accepted), durably."""
+    def replace_failover_log(self, log: FailoverLog, *, durably: bool = True) -> None:
+        """Take the producer's log as our own (a replica's stream was accepted).
+
+        It is durable afterwards, or with the next commit: never later than an item that follows.
+        """
+        if not durably:
+            with self.core.lock:
+                self.check_exists()
+                self.begin_branch(self.failover_log.replaced_by(log))
+            self.core.wake.set()
+            return
         with self.core.structure:
             with self.core.lock:
                 self.check_exists()
@@ -354,12 +496,13 @@ class VBucket(Changes):
     def rollback(self, to: int) -> int:
         """Forget everything above ``to`` (replicas), durably; the high seqno reached.
 
-        That is ``to`` when its state can still be rebuilt, else 0: the vbucket is empty and has a
-        new history. Cursors are dropped, open views end as ROLLED_BACK, waiting callbacks get
-        False.
+        That is the greatest boundary at or below ``to`` when its state can still be rebuilt, else
+        0: the vbucket is empty and has a new history. Cursors are dropped, open views end as
+        ROLLED_BACK, waiting callbacks get False.
         """
         with self.core.structure:
             self.check_exists()
+            to = self.unsettled.boundary(min(to, self.high_seqno))
             if to >= self.high_seqno:
                 return self.high_seqno
             reached = to if to >= self.rewind_seqno else 0
@@ -375,7 +518,8 @@ class VBucket(Changes):
         """
         with self.core.structure:
             self.check_exists()
-            if not 0 <= seqno <= self.high_seqno or 0 < seqno < self.rewind_seqno:
+            known = 0 <= seqno <= self.high_seqno and self.unsettled.boundary(seqno) == seqno
+            if not known or 0 < seqno < self.rewind_seqno:
                 raise ValueError(
                     f"vbucket {self.id} cannot fail over to seqno {seqno}, allowed 0 and "
                     f"{self.rewind_seqno}..{self.high_seqno}"

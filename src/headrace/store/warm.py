@@ -5,7 +5,7 @@ takes a small bucket of its own through one life (writes one by one and in bulk,
 commits, cursors, sealing, backfills, compaction, failover) so that this happens at a moment of the
 owner's choice. Every call after that is a call.
 
-Imports: store.bucket, store.settings, store.transform, wire.
+Imports: history, store.bucket, store.settings, store.transform, wire.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from headrace.history import Seqno, SnapshotRange
 from headrace.store.bucket import Bucket
 from headrace.store.settings import BucketSettings
 from headrace.store.transform import AT_REST, Transform
@@ -29,6 +30,7 @@ SETTINGS: Final = BucketSettings(vbuckets=2, segment_bytes=64 * 1024, block_byte
 LEGACY: Final = Transform(collections=False, mutation_extras=30, deletion_extras=18)
 READERS: Final = (AT_REST, LEGACY, Transform(stream_id=1, only_collections=frozenset({0})))
 CHUNK: Final = 1 << 20
+REPLICATION: Final = Transform(opaque=1)
 
 
 @cache
@@ -42,6 +44,7 @@ def warm() -> None:
         with Bucket.open(path, SETTINGS) as bucket:
             bucket.create_vbuckets(VBucketState.ACTIVE)
             _live(bucket)
+            _receive(bucket)
             _persist(bucket)
             _lose(bucket)
         with Bucket.open(path) as bucket:
@@ -69,6 +72,32 @@ def _live(bucket: Bucket) -> None:
     vbucket.collection_high_seqno([0])
     vbucket.collection_item_count(0)
     bucket.expire_due(now)
+
+
+def _receive(bucket: Bucket) -> None:
+    """Follow another node's vbucket."""
+    source, replica = bucket.vbucket(0), bucket.vbucket(1)
+    run = source.open_cursor("warm", after=0)
+    snapshot = run.snapshot(REPLICATION)
+    chunk = run.take(CHUNK, REPLICATION)
+    run.close()
+    replica.set_state(VBucketState.REPLICA)
+    replica.rollback(0)
+    if snapshot is not None and chunk is not None:
+        told = SnapshotRange(Seqno(snapshot.first), Seqno(snapshot.end))
+        replica.receive_snapshot(told, new_checkpoint=True, from_disk=False)
+        frames = renumbered(chunk.data, replica.id)
+        replica.receive_run(frames, opaque=REPLICATION.opaque, snapshot=told, collections=True)
+    replica.set_state(VBucketState.ACTIVE)
+
+
+def renumbered(frames: memoryview, vbucket: int) -> memoryview:
+    """The same frames as if they were of another vbucket."""
+    changed, at = bytearray(frames), 0
+    while at < len(changed):
+        changed[at + 6 : at + 8] = vbucket.to_bytes(2, "big")
+        at += 24 + int.from_bytes(changed[at + 8 : at + 12], "big")
+    return memoryview(changed)
 
 
 def _persist(bucket: Bucket) -> None:
