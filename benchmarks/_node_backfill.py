@@ -65,9 +65,9 @@ def running_node(data: Path | None) -> Iterator[tuple[Node, Callable[[Callable[[
     from headrace.node.server import Node
     from headrace.store import BucketSettings
 
-    config = NodeConfig(
-        data=data, buckets=(BucketConfig(settings=BucketSettings(vbuckets=VBUCKETS)),)
-    )
+    # The index of four million small documents needs more than a node has by default.
+    settings = BucketSettings(vbuckets=VBUCKETS, memory_quota=1 << 30)
+    config = NodeConfig(data=data, buckets=(BucketConfig(settings=settings),))
     ready, stopped = threading.Event(), asyncio.Event()
     found: list[tuple[Node, asyncio.AbstractEventLoop]] = []
 

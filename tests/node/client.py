@@ -6,6 +6,7 @@ it.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
@@ -56,6 +57,11 @@ class Client:
 
     def close(self) -> None:
         self.socket.close()
+
+    def shut(self) -> None:
+        """End the conversation, for a thread that waits for a frame to hear of it."""
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
 
     # -- bytes and frames
     # -----------------------------------------------------------------------------

@@ -65,6 +65,25 @@ class Host:
         self.bucket = bucket
         self.feed = Feed(bucket)
         self.manifest: Manifest = FIRST
+        self.inbound: dict[int, object] = {}
+        self.held: list[tuple[int, bool]] = []
+        self.acknowledged: list[tuple[int, str, int]] = []
+
+    def set_state(self, vbucket: int, state: VBucketState, *, takeover: bool = False) -> VBucket:
+        """As the node does: durably, and everyone hears of it."""
+        found = self.bucket.vbucket(vbucket)
+        found.set_state(state, takeover=takeover)
+        self.feed.tell(vbucket)
+        return found
+
+    def hold_writes(self, vbucket: int, *, held: bool) -> None:
+        self.held.append((vbucket, held))
+
+    def replica_joined(self, vbucket: int, name: str) -> None:
+        self.acknowledged.append((vbucket, name, 0))
+
+    def replica_acknowledged(self, vbucket: int, name: str, seqno: int) -> None:
+        self.acknowledged.append((vbucket, name, seqno))
 
     def set_manifest(self, value: object) -> None:
         """Apply a manifest as the node does: events first, then the manifest."""
@@ -216,9 +235,12 @@ class Peer:
     def drain(self, budget: int = 1 << 20, *, ack: bool = False) -> list[Message]:
         """Everything the producer has to send now; ``ack``: acknowledging all of it."""
         got: list[Message] = []
-        for _ in range(100_000):
+        for turn in range(100_000):
             wakes = self.session.wakes
             data = self.producer.pull(budget, self.now)
+            ahead = self.producer.look_ahead(at_least=1)
+            if ahead is not None and turn % 2:
+                ahead.run()  # as another thread would; else the stream does it itself
             got += self._read(data)
             if data and ack:
                 self.tell(BufferAck(ack_bytes=self.producer.window.outstanding))

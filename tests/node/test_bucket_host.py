@@ -9,7 +9,7 @@ import pytest
 from headrace.node import bucket_host
 from headrace.node.bucket_host import BucketHost, Lock
 from headrace.node.config import BucketConfig
-from headrace.node.manifest import from_json
+from headrace.node.manifest import FIRST, from_json
 from headrace.store import Bucket, BucketSettings
 from headrace.wire.opcodes import VBucketState
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.node.producer import Producer
+    from headrace.node.replica import Replica
 
 CONFIG = BucketConfig(settings=BucketSettings(vbuckets=2))
 ONE_MORE: dict[str, object] = {
@@ -36,6 +37,7 @@ class Watcher:
     """A change-stream connection that only remembers why it was closed."""
 
     producer: Producer | None = None
+    replica: Replica | None = None
 
     def __init__(self) -> None:
         self.reasons: list[str] = []
@@ -135,5 +137,34 @@ def test_what_was_prepared_when_the_process_died_is_committed(tmp_path: Path) ->
 
 def test_plain_requests_need_the_host_only_for_locks_and_longest_ttls(host: BucketHost) -> None:
     assert host.is_plain
+    assert host.locked_vbuckets(0.0) is None
     host.lock(0, b"k", Lock(9, 5, 10.0))
-    assert not host.is_plain
+    held = host.locked_vbuckets(9.0)
+    assert held is not None
+    assert held.tolist()[:2] == [1, 0], "its own vbucket only"
+    assert host.locked_vbuckets(10.0) is None, "while it is in force only"
+    host.unlock(0, b"k")
+    assert host.locked_vbuckets(0.0) is None
+
+
+def test_a_vbucket_that_comes_with_collections_keeps_them(host: BucketHost) -> None:
+    """A second beginning of a collection would empty it."""
+    vbucket = host.bucket.vbucket(0)
+    host.apply_manifest(from_json(ONE_MORE))
+    vbucket.store(b"\x08key", b"1")
+    moved = vbucket.manifest
+    host.manifest = FIRST
+    for one in host.bucket.vbuckets:
+        one.set_manifest(moved if one is vbucket else {})
+    host.apply_manifest(from_json(ONE_MORE))
+    assert vbucket.meta(b"\x08key") is not None
+    assert (vbucket.high_seqno, host.bucket.vbucket(1).high_seqno) == (2, 2)
+
+
+def test_a_promoted_copy_gets_the_collections_it_missed(host: BucketHost) -> None:
+    host.set_state(0, VBucketState.REPLICA)
+    host.apply_manifest(from_json(ONE_MORE))
+    assert host.bucket.vbucket(0).high_seqno == 0
+    host.set_state(0, VBucketState.ACTIVE)
+    assert host.bucket.vbucket(0).high_seqno == 1
+    assert host.bucket.vbucket(0).manifest == host.manifest.to_json()

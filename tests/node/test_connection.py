@@ -7,21 +7,25 @@ import logging
 import random
 import socket
 import struct
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
 from headrace.node import config as limits
 from headrace.node.config import BucketConfig, NodeConfig
+from headrace.node.manifest import from_json
 from headrace.store import BucketSettings
 from headrace.wire import admin, kv
-from headrace.wire.opcodes import Feature, Status
+from headrace.wire.messages import CloseStream
+from headrace.wire.opcodes import Feature, Opcode, Status
 from tests.node.client import Client
 from tests.node.running import SMALL, RunningNode, running
 from tests.soak.crowd import reader_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from headrace.wire.frame import Frame
     from headrace.wire.message import Request
@@ -158,11 +162,11 @@ def test_a_long_pipeline_is_answered_in_order(client: Client) -> None:
         assert client.receive_frame().opaque == opaque
 
 
-def plain_requests(chance: random.Random, count: int) -> list[Request]:
+def plain_requests(chance: random.Random, count: int, prefixes: tuple[bytes, ...]) -> list[Request]:
     """Requests of which many are plain and some are not."""
     made: list[Request] = []
     for _ in range(count):
-        key = b"k%d" % chance.randrange(12)
+        key = chance.choice(prefixes) + b"k%d" % chance.randrange(12)
         value = chance.choice([b"", b"text", b'{"a":1}', b"[1,", b"12", b"x" * 3_000])
         quiet = chance.random() < 0.3
         vbucket = chance.choice([0, 0, 1, 3, 9])
@@ -188,17 +192,45 @@ def plain_requests(chance: random.Random, count: int) -> list[Request]:
     return made
 
 
-@pytest.mark.parametrize("features", [(), (Feature.JSON,), (Feature.MUTATION_SEQNO, Feature.JSON)])
+FEATURES = [
+    (),
+    (Feature.JSON,),
+    (Feature.MUTATION_SEQNO, Feature.JSON),
+    (Feature.COLLECTIONS, Feature.JSON),
+]
+PREFIXES = (b"\0", b"\0", b"\x09", b"\x09", b"\x0a", b"\x89\0", b"\xac\x02", b"\xff", b"")
+"""The default collection, one that is there, one with a longest life, and doubtful ones."""
+MANIFEST = {
+    "uid": "1",
+    "scopes": [
+        {
+            "name": "_default",
+            "uid": "0",
+            "collections": [
+                {"name": "_default", "uid": "0"},
+                {"name": "fruit", "uid": "9"},
+                {"name": "short", "uid": "a", "maxTTL": 1000},
+            ],
+        }
+    ],
+}
+
+
+@pytest.mark.parametrize("features", FEATURES)
 @pytest.mark.parametrize("seed", range(8))
 def test_requests_served_in_runs_are_answered_as_one_by_one(
     seed: int, features: tuple[int, ...]
 ) -> None:
     chance = random.Random(seed)
-    requests = [*plain_requests(chance, 400), admin.KvNoop()]
-    told = []
+    prefixes = PREFIXES if Feature.COLLECTIONS in features else (b"",)
+    requests = [*plain_requests(chance, 400, prefixes), admin.KvNoop()]
+    told, counted = [], []
     for runs in (True, False):
         with running(NodeConfig(buckets=(SMALL,))) as node, Client(node.port) as client:
             node.node.serves_runs = runs
+            host = node.node.default_host()
+            assert host is not None
+            node.call(partial(host.apply_manifest, from_json(MANIFEST)))
             client.hello(*features)
             client.send(*requests)
             frames: list[Frame] = []
@@ -206,8 +238,10 @@ def test_requests_served_in_runs_are_answered_as_one_by_one(
                 frames.append(client.receive_frame())
             served = node.node.counters.bulk_bytes
             told.append([without_chance(frame) for frame in frames])
+            counted.append(node.call(partial(getattr, host, "counters")))
         assert bool(served) is runs
     assert told[0] == told[1], f"seed {seed}"
+    assert counted[0] == counted[1], f"seed {seed}: statistics know no runs"
 
 
 def without_chance(frame: Frame) -> tuple[object, ...]:
@@ -315,3 +349,88 @@ def test_an_unexpected_failure_is_answered_and_logged(
         monkeypatch.undo()
         assert client.status(kv.GetMeta(key=b"k")) == Status.KEY_ENOENT
     assert any(record.exc_info for record in caplog.records)
+
+
+DOCUMENTS = 40
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Iterator[RunningNode]:
+    """A node with 40 MB on disk and nothing in memory."""
+    config = NodeConfig(data=tmp_path / "data", buckets=(SMALL,))
+    with running(config) as node, Client(node.port) as client:
+        for number in range(DOCUMENTS):
+            client.set(b"k%d" % number, bytes(1024 * 1024))
+    with running(config) as node:
+        yield node
+
+
+def begin_backfill(node: RunningNode) -> Client:
+    """A peer that has seen the beginning of a backfill and reads no more."""
+    client = Client(node.port)
+    client.send_bytes(reader_bytes("ahead", vbuckets=1))
+    while client.receive_frame().opcode != Opcode.MUTATION:
+        pass
+    return client
+
+
+def views(node: RunningNode) -> int:
+    host = node.node.default_host()
+    assert host is not None
+    return len(host.bucket.vbucket(0).views)
+
+
+def test_a_stream_is_closed_in_the_middle_of_a_backfill_that_is_read_ahead(
+    large: RunningNode,
+) -> None:
+    with begin_backfill(large) as client:
+        client.send(CloseStream(opaque=99))
+        mutations = 1
+        while (frame := client.receive_frame()).opcode != Opcode.CLOSE_STREAM:
+            mutations += frame.opcode == Opcode.MUTATION
+        assert frame.status == Status.SUCCESS
+        assert mutations < DOCUMENTS, "what was sent before the close, not everything"
+        assert large.call(lambda: views(large)) == 0
+
+
+def test_a_peer_that_goes_away_while_its_next_chunk_is_read_leaves_nothing_behind(
+    large: RunningNode,
+) -> None:
+    for _ in range(10):
+        begin_backfill(large).close()
+    with Client(large.port) as client:
+        client.ask(admin.KvNoop(), admin.KvNoopReply)
+        while len(large.node.connections) > 1:
+            client.ask(admin.KvNoop(), admin.KvNoopReply)
+        assert large.call(lambda: views(large)) == 0
+    assert alive(large)
+
+
+def test_what_waits_for_a_peer_counts_in_the_quota_until_it_is_gone(large: RunningNode) -> None:
+    host = large.node.default_host()
+    assert host is not None
+    bucket = host.bucket
+    with begin_backfill(large), Client(large.port) as other:
+        while not bucket.hold_outside(0):
+            other.ask(admin.KvNoop(), admin.KvNoopReply)
+        assert bucket.memory_used >= bucket.hold_outside(0)
+        assert bucket.hold_outside(0) <= limits.OUTPUT_HIGH + 2 * limits.PULL_SLICE + 2**20
+    with Client(large.port) as other:
+        while bucket.hold_outside(0):
+            other.ask(admin.KvNoop(), admin.KvNoopReply)
+
+
+def test_peers_that_do_not_read_get_small_slices_once_they_hold_their_share(
+    large: RunningNode,
+) -> None:
+    host = large.node.default_host()
+    assert host is not None
+    bucket = host.bucket
+    share = bucket.settings.memory_quota // limits.OUTPUT_SHARE
+    large.call(lambda: bucket.hold_outside(share + 1))
+    with begin_backfill(large) as client:
+        mutations = 1
+        while mutations < DOCUMENTS:
+            mutations += client.receive_frame().opcode == Opcode.MUTATION
+            held = bucket.hold_outside(0) - share - 1
+            assert held <= limits.OUTPUT_HIGH + limits.PULL_SLICE_TIGHT + 2**20

@@ -7,7 +7,6 @@ import pytest
 from headrace.node.controls import Controls
 from headrace.node.filters import (
     LEGACY,
-    MANIFEST_AHEAD,
     PASS_ALL,
     EventGate,
     StreamFilter,
@@ -77,7 +76,7 @@ REFUSED = {
     "a wish that is no object": (b'{"uid":"0","cts":1}', Status.EINVAL),
     "an unknown collection": (b'{"collections":["77"]}', Status.UNKNOWN_COLLECTION),
     "an unknown scope": (b'{"scope":"77"}', Status.UNKNOWN_SCOPE),
-    "a manifest of the future": (b'{"uid":"99","collections":["0"]}', MANIFEST_AHEAD),
+    "a manifest of the future": (b'{"uid":"99","collections":["0"]}', Status.MANIFEST_IS_AHEAD),
     "a stream id nobody enabled": (b'{"uid":"0","sid":1}', Status.STREAM_ID_INVALID),
     "more than the limit": (b'{"uid":"0","x":"' + b"x" * (1 << 20) + b'"}', Status.EINVAL),
 }

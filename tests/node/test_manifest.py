@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.node.manifest import FIRST, Event, Manifest, changes, from_json, parse_manifest
+from headrace.node.manifest import (
+    FIRST,
+    Event,
+    Manifest,
+    catching_up,
+    changes,
+    followed,
+    from_json,
+    parse_manifest,
+)
 from headrace.node.refusal import Refusal
 from headrace.wire.messages import SystemEvent
 from headrace.wire.opcodes import Status, SystemEventId
@@ -92,3 +101,32 @@ def test_a_manifest_that_is_too_big_or_too_deep_is_refused() -> None:
 def test_the_first_manifest_is_the_default_collection() -> None:
     assert list(FIRST.collections) == [0]
     assert FIRST.collections[0].name == "_default"
+
+
+def test_following_the_events_of_a_change_leads_to_the_new_manifest() -> None:
+    """A replica knows its producer's collections by their events alone."""
+    reached = OLD
+    for event in changes(OLD, NEW):
+        reached = followed(reached, event.event, event.key.decode(), told(event))
+    assert reached == NEW
+
+
+def test_a_vbucket_from_elsewhere_catches_up_with_its_bucket() -> None:
+    """It knows the collections of its source by events, and those leave some facts out."""
+    source = made("b", ("_default", "0", [DEFAULT, {"name": "new", "uid": "b", "history": True}]))
+    known = made("b", ("_default", "0", [DEFAULT, {"name": "new", "uid": "b"}]))
+    assert catching_up(known, source) == [], "nothing is begun twice: that would empty it"
+    more = made(
+        "c",
+        (
+            "_default",
+            "0",
+            [DEFAULT, {"name": "new", "uid": "b", "history": True}, {"name": "x", "uid": "c"}],
+        ),
+    )
+    assert [(one.event, one.subject) for one in catching_up(known, more)] == [
+        (SystemEventId.BEGIN_COLLECTION, 12)
+    ]
+    assert catching_up(more, known) == [], "a newer one is not taken back"
+    same_uid = made("b", ("_default", "0", [DEFAULT]))
+    assert [one.event for one in catching_up(known, same_uid)] == [SystemEventId.END_COLLECTION]

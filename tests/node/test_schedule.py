@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from headrace.node.schedule import Schedule
-from headrace.node.stream import Progress, Stream
+from headrace.node.stream_states import Progress
 from headrace.wire.opcodes import StreamEndReason
+
+if TYPE_CHECKING:
+    from headrace.node.stream import Stream
 
 
 class Fake:

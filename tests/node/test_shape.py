@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +12,7 @@ from headrace.node.filters import LEGACY, PASS_ALL, EventGate
 from headrace.node.opening import OpenOptions
 from headrace.node.producer_context import ProducerSettings
 from headrace.node.shape import Shape, Terms
+from headrace.store.model import MemorySnapshot
 from headrace.store.transform import Compression
 from headrace.wire.codec import encode
 from headrace.wire.dialect import Dialect
@@ -21,7 +23,14 @@ from headrace.wire.messages import (
     Prepare,
     SnapshotMarker,
 )
-from headrace.wire.opcodes import Datatype, Feature, OpenFlag, StreamEndReason, StreamFlag
+from headrace.wire.opcodes import (
+    Datatype,
+    Feature,
+    MarkerFlag,
+    OpenFlag,
+    StreamEndReason,
+    StreamFlag,
+)
 from headrace.wire.values import deflate, inflate, join_xattrs, split_xattrs
 from tests.node.stream_kit import Host, Peer, disk_host, kinds, make_host, only, put, restarted
 
@@ -342,3 +351,53 @@ def test_a_stream_end_is_said_in_words_the_reader_knows(
     assert made.stream_end(reason) == made.stream_end(sent)
     number = 1 if dialect is Dialect.UPR_DRAFT and sent else int(sent)
     assert made.stream_end(reason)[-4:] == number.to_bytes(4, "big")
+
+
+@pytest.mark.parametrize(
+    ("dialect", "stream_id"),
+    [
+        *((one, None) for one in Dialect if one is not Dialect.UPR_DRAFT),
+        (Dialect.DCP_7, 5),
+    ],
+)
+def test_a_short_marker_is_what_the_codec_makes(dialect: Dialect, stream_id: int | None) -> None:
+    """Its head is made once per stream; nobody must see that."""
+    terms = Terms(
+        dialect=dialect,
+        features=frozenset(),
+        collections=stream_id is not None,
+        options=OpenOptions(name="x", producer=True),
+        controls=Controls(),
+    )
+    filter_ = PASS_ALL if stream_id is None else replace(PASS_ALL, stream_id=stream_id)
+    for vbucket, opaque in ((3, 7), (4, 7), (3, 8)):
+        shape = Shape.of(
+            terms,
+            vbucket=vbucket,
+            opaque=opaque,
+            filter_=filter_,
+            only=None,
+            gate=EventGate(filter_),
+        )
+        for start, end in ((0, 1), (2**40, 2**63)):
+            snapshot = MemorySnapshot(
+                first=start,
+                end=end,
+                visible_end=end,
+                checkpoint_id=1,
+                checkpoint_start=1,
+                new_checkpoint=True,
+                from_disk=False,
+                high_completed_seqno=0,
+                max_visible_seqno=end,
+            )
+            made = shape.memory_marker(snapshot, start=start, end=end, checkpoint=False)
+            marker = SnapshotMarker(
+                vbucket=vbucket,
+                opaque=opaque,
+                frame_infos=shape.infos,
+                start_seqno=start,
+                end_seqno=end,
+                flags=MarkerFlag.MEMORY,
+            )
+            assert made == encode(marker, dialect)

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.history import SnapshotRange
-from headrace.node.stream import TRANSITIONS, Cause, State
+from headrace.history import BranchId, Seqno, SnapshotRange
 from headrace.wire.codec import encode
 from headrace.wire.dialect import Dialect
 from headrace.wire.messages import (
@@ -56,15 +55,6 @@ def host(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Host]:
     made = make_host(tmp_path / "bucket" if request.param == "lmdb" else None)
     yield made
     made.bucket.close()
-
-
-# -- the table -------------------------------------------------------------------------------------
-
-
-def test_every_state_but_dead_can_end_and_none_leaves_dead() -> None:
-    for state in State:
-        assert ((state, Cause.END) in TRANSITIONS) == (state is not State.DEAD)
-    assert not any(state is State.DEAD for state, _ in TRANSITIONS)
 
 
 # -- memory ----------------------------------------------------------------------------------------
@@ -460,6 +450,22 @@ def test_a_replica_that_holds_half_a_snapshot_sends_the_rest_when_it_has_it(host
     replica(host, 6, "d")
     host.feed.tell(0)
     assert kinds(peer.drain()) == ["mutation 6"]
+
+
+def test_a_replica_that_follows_another_branch_ends_the_streams_it_sends(host: Host) -> None:
+    vbucket = host.bucket.vbucket(0)
+    vbucket.set_state(VBucketState.REPLICA)
+    receive(host, 0, 1)
+    replica(host, 1, "a")
+    peer = Peer(host)
+    peer.stream(0)
+    assert kinds(peer.drain())[-1] == "mutation 1"
+    old = vbucket.failover_log
+    vbucket.replace_failover_log(old.promoted(BranchId(77), complete_end=Seqno(1)))
+    receive(host, 2, 2)
+    replica(host, 2, "of another branch")
+    host.feed.tell(0)
+    assert kinds(peer.drain()) == ["end 2"]
 
 
 def test_a_replicas_disk_that_ends_inside_a_snapshot_is_continued_from_memory(

@@ -167,29 +167,7 @@ class AdminServer:
         return levers_json()
 
     async def _pull(self, body: Json) -> Json:
-        said = dict(body)
-        line = said.pop("line", None)
-        if line is not None:
-            if said or not isinstance(line, str):
-                raise ConfigError('give {"line": "..."} and nothing else')
-            running = self._faults.steps.add(read_step(line))
-        else:
-            lever, when = said.pop("lever", None), said.pop("when", "now")
-            if not isinstance(lever, str) or not isinstance(when, str):
-                raise ConfigError('give {"lever": "...", parameters} or {"line": "..."}')
-            running = self._faults.when(when, lever, **said)
-        return await self._settled(running)
-
-    async def _settled(self, running: RunningStep) -> Json:
-        """The step; a lever that was pulled and still works is waited for."""
-        deadline = self._faults.loop.time() + SETTLE_SECONDS_MAX
-        while running.pulled and running.state is StepState.WAITING:
-            if self._faults.loop.time() > deadline:
-                break
-            await asyncio.sleep(0.01)
-        if running.state is StepState.FAILED:
-            raise ConfigError(running.error)
-        return running.to_json()
+        return await pull_lever(self._faults, body)
 
     async def _steps(self, body: Json) -> Json:  # noqa: ARG002
         return {"steps": [running.to_json() for running in self._faults.steps.all]}
@@ -239,6 +217,34 @@ class AdminServer:
         "/vbuckets": {"GET": _vbuckets},
         "/connections": {"GET": _connections},
     }
+
+
+async def pull_lever(faults: Faults, body: Json) -> Json:
+    """Pull the lever that the body of a request names, or let its step wait; what came of it."""
+    said = dict(body)
+    line = said.pop("line", None)
+    if line is not None:
+        if said or not isinstance(line, str):
+            raise ConfigError('give {"line": "..."} and nothing else')
+        running = faults.steps.add(read_step(line))
+    else:
+        lever, when = said.pop("lever", None), said.pop("when", "now")
+        if not isinstance(lever, str) or not isinstance(when, str):
+            raise ConfigError('give {"lever": "...", parameters} or {"line": "..."}')
+        running = faults.when(when, lever, **said)
+    return await _settled(faults, running)
+
+
+async def _settled(faults: Faults, running: RunningStep) -> Json:
+    """The step; a lever that was pulled and still works is waited for."""
+    deadline = faults.loop.time() + SETTLE_SECONDS_MAX
+    while running.pulled and running.state is StepState.WAITING:
+        if faults.loop.time() > deadline:
+            break
+        await asyncio.sleep(0.01)
+    if running.state is StepState.FAILED:
+        raise ConfigError(running.error)
+    return running.to_json()
 
 
 async def _body(reader: asyncio.StreamReader, length: int) -> Json:

@@ -35,13 +35,17 @@ REPLY_SLICE: Final = 1 * MIB
 """Bytes of replies joined before they are handed to the transport."""
 INPUT_HELD_MAX: Final = 4 * MIB
 """Bytes of whole requests a connection may hold back; then its socket is not read."""
-OUTPUT_HIGH: Final = 4 * MIB
-"""Unsent bytes at which a connection produces no more."""
-OUTPUT_LOW: Final = 1 * MIB
-OUTPUT_HELD_MAX: Final = 16 * MIB
+OUTPUT_HIGH: Final = 256 * KIB
+"""Unsent bytes at which a connection produces no more; the system holds megabytes besides."""
+OUTPUT_LOW: Final = 64 * KIB
+OUTPUT_HELD_MAX: Final = 8 * MIB
 """Unsent bytes at which a change-stream connection is not even read."""
-PULL_SLICE: Final = 1 * MIB
+OUTPUT_SHARE: Final = 8
+"""Connections that are waited for may hold this part of their bucket's quota together."""
+PULL_SLICE: Final = 2 * MIB
 """Bytes of stream data asked for between two looks at the input."""
+PULL_SLICE_TIGHT: Final = 64 * KIB
+"""The same while too many bytes wait for slow peers; then nothing is read ahead, either."""
 JOIN_SIZE_MAX: Final = 16 * KIB
 """Pieces of stream data below this size are sent together, larger ones without a copy."""
 HALF_FRAME_SECONDS_MAX: Final = 120.0
@@ -66,6 +70,7 @@ VERSION: Final = f"7.6.0-headrace-{__version__}"
 Clients parse the number in front, and libmemcached takes a leading 0 for a failure."""
 BUCKET_NAME: Final = re.compile(r"[A-Za-z0-9_.%-]{1,100}")
 DEFAULT_BUCKET: Final = "default"
+NODE_NAME_SIZE_MAX: Final = 250
 
 
 class ConflictResolution(Enum):
@@ -116,7 +121,8 @@ class TlsFiles:
 class NodeConfig:
     """The choices of one node.
 
-    ``port`` 0 takes any free port, None listens without TLS nowhere. ``users`` None is open access:
+    ``port`` 0 takes any free port, None listens without TLS nowhere. ``node_name`` is how cluster
+    maps and chains name this node; "" stands for host:port. ``users`` None is open access:
     everyone is an administrator of everything, so such a node refuses to listen beyond loopback.
     ``management_port`` is where SDKs find HTTP; None: nowhere.
     ``login`` is the extra account of an open node, for clients that cannot do without one.
@@ -128,6 +134,7 @@ class NodeConfig:
 
     host: str = "127.0.0.1"
     port: int | None = 0
+    node_name: str = ""
     tls_port: int = 0
     tls: TlsFiles | None = None
     data: Path | None = None
@@ -164,6 +171,11 @@ class NodeConfig:
         ):
             if port is not None and not 0 <= port <= 0xFFFF:
                 raise ConfigError(f"{option} {port}, allowed 0..65535")
+        if len(self.node_name) > NODE_NAME_SIZE_MAX or not self.node_name.isprintable():
+            raise ConfigError(
+                f"node name {self.node_name!r}, allowed: up to {NODE_NAME_SIZE_MAX} printable "
+                "characters"
+            )
         if self.admin_token and not 16 <= len(self.admin_token) <= 256:
             raise ConfigError(f"admin token of {len(self.admin_token)} characters, allowed 16..256")
         if self.port is None and self.tls is None:

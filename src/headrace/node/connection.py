@@ -11,6 +11,8 @@ Rules:
   an answer is still to come, and after so many requests in one turn: others get theirs.
 * Stream data is pulled in slices between looks at the input, while the peer reads: a long backfill
   never keeps a request waiting.
+* What waits for a peer that does not read counts in its bucket's quota. When such peers hold their
+  share of it together, everyone's slices are small and nothing is read ahead.
 * A frame that cannot be found the end of closes the connection; the reason is logged.
 
 Imports: errors, wire, node.
@@ -27,6 +29,7 @@ from headrace.errors import RemoteProtocolError
 from headrace.node import config as limits
 from headrace.node.config import is_loopback
 from headrace.node.logs import LOGGER, note
+from headrace.node.replica import BULK_OPCODES
 from headrace.node.replies import Later
 from headrace.node.session import Session
 from headrace.node.tls import common_name
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
     from headrace.node.link import Timer
     from headrace.node.replies import Answer
     from headrace.node.server import Node
+    from headrace.store import Bucket
     from headrace.wire.frame import Frame
 
 FAST_OPCODES: Final = frozenset(
@@ -92,6 +96,8 @@ class Connection(asyncio.BufferedProtocol):
         self._turn_scheduled = False
         self._pump_scheduled = False
         self._tick: asyncio.TimerHandle | None = None
+        self._output_counted: tuple[Bucket, int] | None = None
+        """What waits for this peer, and the bucket whose quota it counts in."""
         self._received_at = 0.0
         self._connected_at = 0.0
         self._closed = ""
@@ -154,6 +160,7 @@ class Connection(asyncio.BufferedProtocol):
             self._tick.cancel()
         self._held.clear()
         self._node.dismiss(self)
+        self._count_output(0)
         self.session.close()
         note("disconnected", logging.DEBUG, connection=self.session.number, reason=reason)
 
@@ -165,6 +172,7 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """The peer reads again."""
         self._write_paused = False
+        self._count_output(0)
         self._schedule_turn()
         self._schedule_pump()
 
@@ -263,7 +271,7 @@ class Connection(asyncio.BufferedProtocol):
             return True
         if not self._write_paused:
             return False
-        if self.session.producer is None:
+        if self.session.stream_end is None:
             return True
         # A change-stream peer that is slow to read must still be heard: it may close a stream.
         assert self._transport is not None
@@ -283,7 +291,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.session.closing and self._waiting is None:
             self.finish(self.session.closing)
             return
-        if self.session.producer is not None:
+        if self.session.stream_end is not None:
             self._schedule_pump()
         self._regulate()
 
@@ -316,17 +324,19 @@ class Connection(asyncio.BufferedProtocol):
 
     def _serve_run(self, data: memoryview, at: int, end: int) -> int:
         """Let the store answer a run of plain requests; the number of bytes it answered."""
-        if (
-            end - at < HEADER_SIZE
-            or data[at] != _REQUEST
-            or data[at + 1] not in FAST_OPCODES
-            or not self._is_plain()
-        ):
+        if end - at < HEADER_SIZE or data[at] != _REQUEST:
             return 0
         session = self.session
-        replies, used = session.host.bucket.serve_requests(
+        if data[at + 1] in BULK_OPCODES:
+            return session.receive_bulk(data[at:end])
+        if data[at + 1] not in FAST_OPCODES or not self._is_plain():
+            return 0
+        host = session.host
+        replies, used = host.bucket.serve_requests(
             data[at:end],
             now=session.now,
+            collections=host.plain_collections if session.collections else None,
+            held=host.locked_vbuckets(session.monotonic),
             mutation_tokens=session.has(Feature.MUTATION_SEQNO),
             datatypes=session.has(Feature.JSON),
         )
@@ -343,8 +353,7 @@ class Connection(asyncio.BufferedProtocol):
             host is not None
             and self._node.serves_runs
             and session.role >= Role.WRITE
-            and not session.collections
-            and host.is_plain
+            and (session.collections or host.is_plain)
         )
 
     def _frame_size(self, data: memoryview, at: int, end: int) -> int:
@@ -410,7 +419,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._closed or self._transport is None:
             return
         full = self._blocked() and len(self._held) > limits.INPUT_HELD_MAX
-        stuck = self._write_paused and self.session.producer is None
+        stuck = self._write_paused and self.session.stream_end is None
         wanted = not (full or stuck)
         if wanted and not self._reading:
             self._reading = True
@@ -444,13 +453,16 @@ class Connection(asyncio.BufferedProtocol):
     def _pump(self) -> None:
         """Send one slice of stream data, and come back for more after others had their turn."""
         self._pump_scheduled = False
-        producer = self.session.producer
+        producer = self.session.stream_end
         if producer is None or self._closed or self._transport is None:
             return
         now = self.session.monotonic
+        tight = self._is_tight()
+        budget = limits.PULL_SLICE_TIGHT if tight else limits.PULL_SLICE
         try:
             data = producer.tick(now)
-            parts = [] if self._write_paused else producer.pull_parts(limits.PULL_SLICE, now)
+            parts = [] if self._write_paused else producer.pull_parts(budget, now)
+            ahead = producer.look_ahead() if parts and not tight else None
         except Exception:  # noqa: BLE001 - a bug in one producer must not take the node down
             LOGGER.exception(
                 "producer_failed", extra={"facts": {"connection": self.session.number}}
@@ -460,16 +472,41 @@ class Connection(asyncio.BufferedProtocol):
         if data:
             self.send(data)
         if parts:
+            if ahead is not None:
+                self._node.aside.run(ahead)
             self._node.counters.bytes_sent += sum(map(len, parts))
             for part in joined(parts):
                 if self._transport.is_closing():  # the link broke under the part before
                     break
                 self._transport.write(part)
-            self._schedule_pump()
+            if self._write_paused:
+                read_ahead = 0 if ahead is None else limits.PULL_SLICE
+                self._count_output(self._transport.get_write_buffer_size() + read_ahead)
+            if producer.has_more:
+                self._schedule_pump()
         if producer.closed_reason is not None:
             self.finish(producer.closed_reason)
             return
         self._schedule_tick(producer.next_tick(now), now)
+
+    def _count_output(self, size: int) -> None:
+        """Let what waits for this peer count in its bucket's quota."""
+        if self._output_counted is not None:
+            bucket, before = self._output_counted
+            bucket.hold_outside(-before)
+            self._output_counted = None
+        host = self.session.selected
+        if size and host is not None:
+            self._output_counted = host.bucket, size
+            host.bucket.hold_outside(size)
+
+    def _is_tight(self) -> bool:
+        """Whether peers that do not read hold their share of the bucket's quota."""
+        host = self.session.selected
+        if host is None:
+            return False
+        bucket = host.bucket
+        return bucket.hold_outside(0) * limits.OUTPUT_SHARE > bucket.settings.memory_quota
 
     def _schedule_tick(self, at: float | None, now: float) -> None:
         if self._tick is not None:

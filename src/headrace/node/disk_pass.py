@@ -12,7 +12,7 @@ Most backfills are one pass: a view of the disk under one disk marker. Two kinds
 Passes are opened together, so that they show one moment; the older view is opened first, hence
 whatever it misses of a newer one is in the newer one.
 
-Imports: store.model, wire, node.filters, node.shape.
+Imports: store.model, store.output, wire, node.filters, node.look_ahead, node.shape.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
+from headrace.node.look_ahead import LookAhead
 from headrace.store.model import BackfillOutcome, Chunk
+from headrace.store.output import cut_chunk
 from headrace.wire.frame import HEADER_SIZE
 from headrace.wire.opcodes import Magic, Opcode, OsoFlag
 
@@ -66,8 +68,7 @@ class DiskPass:
     """One run over the disk: an opening message, data, closing messages.
 
     ``start`` and ``end`` are the marker's range; end 0 says that no marker is sent, because nothing
-    that follows is shown to the reader or because the pass is out of order. ``above``: the view
-    begins lower than the reader stands, and what it holds is left out.
+    that follows is shown to the reader or because the pass is out of order.
     """
 
     view: Backfill | KeyOrder
@@ -75,27 +76,42 @@ class DiskPass:
     end: int = 0
     opening: bytes = b""
     closing: list[bytes] = field(default_factory=list)
-    above: int = 0
     ahead: Chunk | None = None
+    coming: LookAhead | None = None
     skips_deletes: bool = False
     is_read: bool = False
 
     def read(self, limit_bytes: int) -> Chunk | None:
         """The next chunk; None at the end, where the view's ``outcome`` says how it went."""
-        ahead, self.ahead = self.ahead, None
-        chunk = ahead if ahead is not None else self.view.read(limit_bytes)
-        return None if chunk is None else self._kept(chunk)
+        chunk, self.ahead = self.ahead, None
+        if chunk is None:
+            coming, self.coming = self.coming, None
+            chunk = self.view.read(limit_bytes) if coming is None else coming.take()
+        if chunk is None:
+            return None
+        # What was read ahead may be more than there is room for now.
+        chunk, self.ahead = cut_chunk(chunk, limit_bytes)
+        return self._kept(chunk)
+
+    def look_ahead(self, limit_bytes: int) -> LookAhead | None:
+        """The read of the next chunk, for another thread to run; None when there is none."""
+        view = self.view
+        if self.is_read or self.ahead is not None or self.coming is not None:
+            return None
+        if isinstance(view, KeyOrder):
+            return None  # sorted and in memory
+        self.coming = LookAhead(lambda: view.read(limit_bytes))
+        return self.coming
 
     def _kept(self, chunk: Chunk) -> Chunk:
         """What of a chunk is meant for the reader; the chunk itself unless the pass is special."""
         if self.skips_deletes:
             chunk = _filtered(chunk, lambda frame: frame[1] not in _DELETES)
-        if self.above and chunk.count and chunk.first_seqno <= self.above:
-            chunk = _filtered(chunk, lambda frame: seqno_of(frame) > self.above)
         return chunk
 
     def close(self) -> None:
-        """Let go of the view."""
+        """Let go of the view and of what was read ahead."""
+        self.ahead = self.coming = None
         self.view.close()
 
 
@@ -104,9 +120,8 @@ class DiskRequest:
     """What a stream wants of the disk.
 
     ``start_of`` gives the marker's start for the first seqno of a range. ``owed_end``: the marker
-    must not end before. ``purged_is_fine``: the
-    request was accepted although tombstones above its start were purged; the store shows such a
-    reader only a view from the beginning.
+    must not end before. ``purged_is_fine``: the request was accepted although tombstones above its
+    start were purged.
     """
 
     vbucket: VBucket
@@ -142,6 +157,7 @@ def _open(request: DiskRequest, after: int, **more: int) -> Backfill:
         transform=request.shape.disk,
         last=last,
         all_versions=bool(more.get("all_versions")),
+        forgives_purge=request.purged_is_fine,
     )
     if view.outcome in _LOST:
         view.close()
@@ -159,10 +175,9 @@ def _marker_end(request: DiskRequest, view: Backfill) -> int:
 
 
 def _ordinary(request: DiskRequest) -> DiskPass:
-    behind = request.purged_is_fine and request.after < request.vbucket.purge_seqno
-    view = _open(request, 0 if behind else request.after)
+    view = _open(request, request.after)
     start, end = request.start_of(request.after + 1), _marker_end(request, view)
-    made = DiskPass(view=view, start=start, end=end, above=request.after if behind else 0)
+    made = DiskPass(view=view, start=start, end=end)
     if end:
         made.opening = request.shape.disk_marker(view, start=start, end=end, history=False)
     return made

@@ -103,6 +103,8 @@ def locate(
 
 def living_meta(session: Session, place: Place) -> Meta | None:
     """What is known of a document that lives; one whose time has come is expired here."""
+    if place.host.sync_writes.is_recommitting(place.vbucket.id, place.key):
+        raise Refusal(Status.SYNC_WRITE_RE_COMMIT)
     meta = place.vbucket.meta(place.key)
     if meta is None or meta.deleted:
         return None

@@ -60,6 +60,10 @@ MEANINGS: Final[dict[Status, tuple[str, tuple[str, ...]]]] = {
     Status.XATTR_EINVAL: ("the xattr block is malformed", ("item-only", "invalid-input")),
     Status.UNKNOWN_COLLECTION: ("no such collection", ("item-only", "invalid-input")),
     Status.CANNOT_APPLY_MANIFEST: ("the manifest cannot be applied", ("internal",)),
+    Status.MANIFEST_IS_AHEAD: (
+        "the client knows a newer collections manifest",
+        ("item-only", "invalid-input"),
+    ),
     Status.UNKNOWN_SCOPE: ("no such scope", ("item-only", "invalid-input")),
     Status.STREAM_ID_INVALID: ("the stream id is missing or not allowed", INPUT),
     Status.DURABILITY_INVALID_LEVEL: ("durability level not possible here", INPUT),

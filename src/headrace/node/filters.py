@@ -23,7 +23,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from headrace.protocol.decision import Refused
 from headrace.wire.opcodes import Status, SystemEventId
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 FILTER_SIZE_MAX: Final = 1024 * 1024
 DEFAULT_COLLECTION: Final = 0
 STREAM_ID_MAX: Final = 0xFFFF
-MANIFEST_AHEAD: Final = 0x8B
-"""Status for a manifest uid above ours, as a real server answers it."""
 
 _KNOWN: Final = frozenset({"uid", "collections", "scope", "sid", "purge_seqno", "cts"})
 _HEX_32: Final = re.compile(r"(0x)?[0-9a-fA-F]{1,8}")
@@ -176,7 +174,7 @@ def _read_fields(asked: Mapping[str, object], manifest: Manifest) -> StreamFilte
         return ids
     if int(uid, 16) > manifest.uid:
         return Refused(
-            cast("Status", MANIFEST_AHEAD),
+            Status.MANIFEST_IS_AHEAD,
             f"manifest uid {uid} is ahead of {manifest.uid:x}",
         )
     found = StreamFilter(

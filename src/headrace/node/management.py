@@ -8,6 +8,8 @@
     POST    /pools/default/buckets/B/scopes/S/collections          name=C [maxTTL=N] [history=true]
     DELETE  /pools/default/buckets/B/scopes/S/collections/C
 
+and the cluster map (`headrace.node.management_maps`).
+
 Rules. A change is a new manifest with the next uid, applied as SET_COLLECTIONS_MANIFEST would; the
 sentences of refusals are those SDKs look for. Where the node has users, HTTP basic authentication
 names one: reading needs the role read, changing the role admin. A request with an Origin comes from
@@ -30,6 +32,7 @@ from urllib.parse import parse_qs, unquote
 
 from headrace.errors import ConfigError
 from headrace.node.config import VERSION
+from headrace.node.management_maps import MapStreams, find_page, nodes_page
 from headrace.node.manifest import FIRST_FREE_ID, Collection, Manifest, Scope, parse_manifest
 from headrace.node.refusal import Refusal
 from headrace.node.users import Role
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.node.bucket_host import BucketHost
+    from headrace.node.management_maps import Page
     from headrace.node.server import Node
 
 HEAD_SIZE_MAX: Final = 16 * 1024
@@ -113,7 +117,8 @@ def _alive(node: Node, parts: list[str], form: dict[str, str]) -> object:  # noq
 
 
 def _pools(node: Node, parts: list[str], form: dict[str, str]) -> object:  # noqa: ARG001
-    return {"implementationVersion": VERSION, "isAdminCreds": True, "pools": []}
+    pools = [{"name": "default", "uri": "/pools/default"}]
+    return {"implementationVersion": VERSION, "isAdminCreds": True, "pools": pools}
 
 
 def _manifest(node: Node, parts: list[str], form: dict[str, str]) -> object:  # noqa: ARG001
@@ -197,6 +202,13 @@ ROUTES: Final = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """The answer goes on for as long as the client stays: every map of a bucket."""
+
+    host: BucketHost
+
+
 class ManagementServer:
     """The HTTP port, without and with TLS."""
 
@@ -204,6 +216,7 @@ class ManagementServer:
         """Not listening yet."""
         self._node = node
         self._servers: list[asyncio.Server] = []
+        self.maps = MapStreams(node)
 
     async def start(self, host: str, port: int, context: ssl.SSLContext | None = None) -> int:
         """Listen; the port taken."""
@@ -221,32 +234,44 @@ class ManagementServer:
         """Listen no more."""
         for server in self._servers:
             server.close()
+        self.maps.stop()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError, TimeoutError):
             try:
-                async with asyncio.timeout(REQUEST_SECONDS_MAX):
-                    request = await _read(reader)
-                    status, answer = "200 OK", await self._answer(request)
-            except asyncio.LimitOverrunError:
-                status, answer = "431 Request Header Fields Too Large", {"errors": {}}
-            except HttpRefusal as refusal:
-                status, answer = refusal.status, {"errors": {"name": refusal.sentence}}
-            except Refusal as refusal:
-                status, answer = "400 Bad Request", {"errors": {"name": refusal.context}}
-            content = json.dumps(answer).encode()
-            writer.write(
-                f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\n"
-                f"Content-Length: {len(content)}\r\nConnection: close\r\n\r\n".encode()
-                + content
-            )
-            await writer.drain()
-        writer.close()
+                await self._converse(reader, writer)
+            finally:
+                writer.close()
 
-    async def _answer(self, request: Request) -> object:
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        address = str(writer.get_extra_info("sockname")[0])
+        try:
+            async with asyncio.timeout(REQUEST_SECONDS_MAX):
+                request = await read_request(reader)
+                status, answer = "200 OK", await self._answer(request, address)
+        except asyncio.LimitOverrunError:
+            status, answer = "431 Request Header Fields Too Large", {"errors": {}}
+        except HttpRefusal as refusal:
+            status, answer = refusal.status, {"errors": {"name": refusal.sentence}}
+        except Refusal as refusal:
+            status, answer = "400 Bad Request", {"errors": {"name": refusal.context}}
+        if isinstance(answer, Followed):
+            await self.maps.follow(writer, answer.host, address)
+            return
+        content = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+        writer.write(
+            f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(content)}\r\nConnection: close\r\n\r\n".encode()
+            + content
+        )
+        await writer.drain()
+
+    async def _answer(self, request: Request, address: str) -> object:
         if "origin" in request.headers:
             raise HttpRefusal("403 Forbidden", "requests from web pages are refused")
         path = request.path.partition("?")[0]
+        if request.method == "GET" and (page := find_page(path)) is not None:
+            return await self._map(request, page, address)
         fitting = [(route, match) for route in ROUTES if (match := route.path.fullmatch(path))]
         if not fitting:
             raise HttpRefusal("404 Object Not Found", "Requested resource not found.")
@@ -259,6 +284,18 @@ class ManagementServer:
                     self._node, parts, {name: values[0] for name, values in form.items()}
                 )
         raise HttpRefusal("405 Method Not Allowed", f"{request.method} is not possible here")
+
+    async def _map(self, request: Request, page: Page, address: str) -> object:
+        name = None if page.bucket is None else unquote(page.bucket)
+        await self._check(request, Role.READ, name)
+        if name is None:
+            return nodes_page(self._node, page, address)
+        host = _host(self._node, name)
+        if not page.streams:
+            return self._node.map_of(host, address)
+        if self.maps.is_full:
+            raise HttpRefusal("503 Service Unavailable", "too many clients follow maps over HTTP")
+        return Followed(host)
 
     async def _check(self, request: Request, role: Role, bucket: str | None) -> None:
         """Refuse who may not; an open node lets everyone on this machine."""
@@ -288,7 +325,8 @@ def _basic(field: str) -> tuple[str, str]:
     return name, password
 
 
-async def _read(reader: asyncio.StreamReader) -> Request:
+async def read_request(reader: asyncio.StreamReader) -> Request:
+    """Read one HTTP request, head and body; HttpRefusal when it is none or too large."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     first, *lines = head.rstrip("\r\n").split("\r\n")
     words = first.split(" ")

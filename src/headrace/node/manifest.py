@@ -328,3 +328,38 @@ def _check_successor(old: Manifest, new: Manifest) -> None:
 
 def _cannot(why: str) -> Refusal:
     return Refusal(Status.CANNOT_APPLY_MANIFEST, why)
+
+
+def catching_up(known: Manifest, new: Manifest) -> list[Event]:
+    """The events that lead a vbucket from the manifest it knows by events to a bucket's.
+
+    None when it knows a newer one. What both have is the same thing, whatever its events left out.
+    """
+    if known.uid > new.uid:
+        return []
+    scopes = {one: new.scopes.get(one, scope) for one, scope in known.scopes.items()}
+    collections = {one: new.collections.get(one, item) for one, item in known.collections.items()}
+    if DEFAULT_ID in new.collections:
+        collections[DEFAULT_ID] = new.collections[DEFAULT_ID]
+    if (scopes, collections) == (new.scopes, new.collections):
+        return []
+    before = max(0, min(known.uid, new.uid - 1))
+    return changes(Manifest(uid=before, scopes=scopes, collections=collections), new)
+
+
+def followed(manifest: Manifest, event: int, name: str, detail: EventDetail) -> Manifest:
+    """The manifest after one system event, as a replica's vbucket keeps it."""
+    scopes, collections = dict(manifest.scopes), dict(manifest.collections)
+    collection = detail.collection_id
+    if event == SystemEventId.CREATE_SCOPE:
+        scopes[detail.scope_id] = Scope(id=detail.scope_id, name=name)
+    elif event == SystemEventId.DROP_SCOPE:
+        scopes.pop(detail.scope_id, None)
+    elif event == SystemEventId.BEGIN_COLLECTION and collection is not None:
+        collections[collection] = Collection(
+            id=collection, name=name, scope_id=detail.scope_id, max_ttl=detail.max_ttl
+        )
+    elif event == SystemEventId.END_COLLECTION and collection is not None:
+        collections.pop(collection, None)
+    uid = max(manifest.uid, detail.manifest_uid)
+    return Manifest(uid=uid, scopes=scopes, collections=collections)

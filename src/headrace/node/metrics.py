@@ -78,14 +78,22 @@ def collect(node: Node) -> Iterator[Metric]:
     yield Metric(
         "headrace_requests_total",
         "counter",
-        "Requests answered one by one, by opcode.",
+        "Requests answered, by opcode.",
         [
             Sample({"opcode": opcode_name(Magic.REQUEST, number)}, count)
-            for number, count in enumerate(counters.requests)
+            for number, count in enumerate(_requests(node))
             if count
         ],
     )
     yield from _of_buckets(node)
+
+
+def _requests(node: Node) -> list[int]:
+    """Requests by opcode: those answered one by one and those the stores served in bulk."""
+    found = list(node.counters.requests)
+    for host in node.hosts.values():
+        found = [one + bulk for one, bulk in zip(found, host.bucket.bulk_counts, strict=False)]
+    return found
 
 
 def _of_buckets(node: Node) -> Iterator[Metric]:

@@ -14,11 +14,12 @@ Rules:
 * A request a consumer's end must not send (another role's message) closes the connection without an
   answer. So does an error reply that a released server would not forgive.
 * A closed stream frees its vbucket at once; its STREAM_END, if one is due, is sent first of all.
+* Answers to markers and states move a takeover (`headrace.node.takeover`); others are ignored.
 
 Spec: docs/protocol.md, sections of each message; "Stream lifecycle", "Flow control", "Noop".
 
 Imports: errors, protocol, wire, node.controls, node.opening, node.outbox, node.producer_context,
-node.producer_statistics, node.schedule, node.stream, node.stream_requests.
+node.producer_statistics, node.schedule, node.stream_requests, node.stream_states, node.takeover.
 """
 
 from __future__ import annotations
@@ -27,15 +28,16 @@ import json
 from collections import deque
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from headrace.errors import RemoteProtocolError
+from headrace.errors import RemoteProtocolError, StoreError
 from headrace.node.controls import BackfillOrder, Controls, Priority, Setting, apply_control
 from headrace.node.opening import OpenOptions, read_open
 from headrace.node.outbox import Outbox
 from headrace.node.producer_context import ProducerSettings
 from headrace.node.producer_statistics import producer_statistics
 from headrace.node.schedule import Schedule
-from headrace.node.stream import Progress
 from headrace.node.stream_requests import Asker, answer, make_stream
+from headrace.node.stream_states import Progress
+from headrace.node.takeover import LOOK_SECONDS, Takeovers
 from headrace.protocol.decision import Refused, Rollback
 from headrace.protocol.flow import NoopSender, ProducerWindow
 from headrace.wire.codec import encode
@@ -68,20 +70,25 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from headrace.history import FailoverLog
+    from headrace.node.look_ahead import LookAhead
     from headrace.node.outbox import Part
     from headrace.node.producer_context import Host, Session
     from headrace.node.stream import Stream
     from headrace.store.vbucket import VBucket
     from headrace.wire.message import Message
 
-TURN_BYTES: Final = 1024 * 1024
+TURN_BYTES: Final = 2 * 1024 * 1024
 """What one stream may send before the next has its turn."""
 PULL_BYTES: Final = {
     Priority.HIGH: 4 * 1024 * 1024,
-    Priority.MEDIUM: 1024 * 1024,
+    Priority.MEDIUM: 2 * 1024 * 1024,
     Priority.LOW: 64 * 1024,
 }
 """What a connection may send in one pull: how priorities weigh on a shared event loop."""
+MARKER_BYTES: Final = 256
+"""Room for a marker beside a chunk that is read ahead of it."""
+LOOK_AHEAD_MIN: Final = 1024 * 1024
+"""Below this a chunk is read sooner than another thread is woken to read it."""
 VISITS_PER_PULL_MAX: Final = 256
 ENDS_MAX: Final = 65_536
 """STREAM_ENDs that may wait for the window before the connection counts as broken."""
@@ -93,7 +100,7 @@ FORGIVEN: Final = frozenset(
 )
 FORGIVEN_BEFORE_7: Final = frozenset({Status.KEY_EEXISTS, Status.KEY_ENOENT})
 ACKNOWLEDGEMENTS: Final = frozenset({Opcode.SNAPSHOT_MARKER, Opcode.SET_VBUCKET_STATE})
-"""Replies to these count as answers whatever they say."""
+"""Replies to these matter to takeovers alone."""
 COMPLETIONS: Final = frozenset({Opcode.COMMIT, Opcode.ABORT})
 NOT_OPEN: Final = OpenOptions(name="", producer=False)
 
@@ -131,6 +138,7 @@ class Producer:
         self.streams: dict[StreamKey, Stream] = {}
         self._by_vbucket: dict[int, list[Stream]] = {}
         self.schedule = Schedule(self.settings.backfills_max)
+        self.takeovers = Takeovers(host)
         self._ends: deque[bytes] = deque()
         self._changed: set[int] = set()
 
@@ -252,6 +260,9 @@ class Producer:
         self.streams[stream.key] = stream
         self._by_vbucket.setdefault(stream.vbucket, []).append(stream)
         self.host.feed.watch(stream.vbucket, self)
+        self.takeovers.add(stream)
+        if self.controls.sync_replication:
+            self.host.replica_joined(stream.vbucket, self.controls.consumer_name)
         self.schedule.enqueue(stream)
         self.session.wake()
 
@@ -303,6 +314,9 @@ class Producer:
             )
             return b""
         stream.acknowledged_seqno = max(stream.acknowledged_seqno, message.prepared_seqno)
+        self.host.replica_acknowledged(
+            message.vbucket, self.controls.consumer_name, stream.acknowledged_seqno
+        )
         return b""
 
     # -- replies ----------------------------------------------------------------------------------
@@ -318,9 +332,34 @@ class Producer:
     def _acknowledgement(self, message: Message, now: float) -> bytes:  # noqa: ARG002
         return b""
 
+    def _marker_reply(self, message: SnapshotMarkerReply, now: float) -> bytes:  # noqa: ARG002
+        return self._go_on(self.takeovers.marker_answered(message.opaque))
+
+    def _state_reply(self, message: SetVBucketStateReply, now: float) -> bytes:  # noqa: ARG002
+        try:
+            return self._go_on(self.takeovers.state_answered(message.opaque))
+        except StoreError as error:
+            self.end(f"the vbucket could not be given up: {error}")
+            return b""
+
+    def _go_on(self, stream: Stream | None) -> bytes:
+        """Give a stream that was answered its turn, or forget it if that ended it."""
+        if stream is not None and stream.reason is not None:
+            self._retire(stream)
+        elif stream is not None:
+            self.schedule.enqueue(stream)
+            self.session.wake()
+        return b""
+
     def _error_reply(self, message: ErrorReply, now: float) -> bytes:  # noqa: ARG002
         opcode, status = message.opcode, message.status
-        if opcode in ACKNOWLEDGEMENTS or status in FORGIVEN:
+        if opcode in ACKNOWLEDGEMENTS:
+            forgiven = status in FORGIVEN or status in FORGIVEN_BEFORE_7
+            of_takeover, ended = self.takeovers.refused(message.opaque, forgiven=forgiven)
+            if of_takeover and not forgiven:
+                self.end(f"the consumer refused a takeover with status {status:#04x}")
+            return self._go_on(ended)
+        if status in FORGIVEN:
             return b""
         if opcode == Opcode.STREAM_END and status == Status.KEY_ENOENT:
             return b""
@@ -375,6 +414,24 @@ class Producer:
             self.session.wake()  # only filtered items so far: there is more to look at
         return box.parts
 
+    @property
+    def has_more(self) -> bool:
+        """Whether another `pull` may find something, but for the window and what changes later."""
+        return bool(self._ends or self._changed) or not self.schedule.is_empty
+
+    def look_ahead(self, *, at_least: int = LOOK_AHEAD_MIN) -> LookAhead | None:
+        """The read whose chunk the next `pull` will want, to be run on another thread meanwhile.
+
+        One chunk is read ahead of what was pulled, and only while the window has room for it.
+        """
+        stream = self.schedule.next
+        if stream is None or self.closed_reason is not None:
+            return None
+        room = self.window.room
+        limit = min(TURN_BYTES, PULL_BYTES[self.controls.priority]) - MARKER_BYTES
+        limit = limit if room is None else min(limit, room)
+        return stream.look_ahead(limit) if limit >= at_least else None
+
     def _visit(self, box: Outbox, now: float) -> None:
         for _ in range(VISITS_PER_PULL_MAX):
             stream = None if box.is_full else self.schedule.take()
@@ -385,6 +442,8 @@ class Producer:
             progress = stream.step(box)
             if box.size > before:
                 stream.progress_at = now
+                if stream.takeover is not None:
+                    stream.takeover.observe(stream.state, now)
             if progress is Progress.ENDED:
                 self._retire(stream)
             else:
@@ -410,6 +469,7 @@ class Producer:
             self.host.feed.unwatch(stream.vbucket, self)
         self.items_sent_by_ended += stream.items_sent
         self.schedule.give_back(stream)
+        self.takeovers.remove(stream)
         reason = stream.reason
         assert reason is not None
         if reason is StreamEndReason.CLOSED and not stream.shape.terms.controls.end_on_close:
@@ -431,6 +491,7 @@ class Producer:
             self.end(f"the window was full and not acknowledged for {stuck:.0f} s")
             return b""
         self._end_idle_backfills(now)
+        self.takeovers.look(now)
         if self.noop is None:
             return b""
         if self.noop.is_dead(now=now):
@@ -448,6 +509,8 @@ class Producer:
             due.append(now + self.settings.idle_backfill_seconds)
         if self.settings.stuck_seconds is not None and self.window.is_full:
             due.append(now + self.settings.stuck_seconds)
+        if self.takeovers:
+            due.append(now + LOOK_SECONDS)
         return min(due, default=None)
 
     def _end_idle_backfills(self, now: float) -> None:
@@ -481,6 +544,7 @@ class Producer:
         self.streams.clear()
         self._by_vbucket.clear()
         self.schedule.clear()
+        self.takeovers.clear()
         self._ends.clear()
 
     HANDLERS: ClassVar[dict[type[Message], Callable[..., bytes]]] = {
@@ -493,8 +557,8 @@ class Producer:
         Open: _open,
         NoopReply: _noop_reply,
         BufferAckReply: _acknowledgement,
-        SnapshotMarkerReply: _acknowledgement,
-        SetVBucketStateReply: _acknowledgement,
+        SnapshotMarkerReply: _marker_reply,
+        SetVBucketStateReply: _state_reply,
         ErrorReply: _error_reply,
     }
     """Every message a producer's end takes; any other closes the connection."""

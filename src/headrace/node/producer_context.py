@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from headrace.node.refusal import Refusal
     from headrace.store.bucket import Bucket
     from headrace.wire.dialect import Dialect
+    from headrace.wire.opcodes import VBucketState
 
 BACKFILLS_MAX: Final = 64
 OSO_LIMITS: Final = OsoLimits()
@@ -60,6 +61,18 @@ class Host(Protocol):
     @property
     def manifest(self) -> Manifest:
         """The newest collections manifest."""
+
+    def set_state(self, vbucket: int, state: VBucketState) -> object:
+        """Give a vbucket a state, durably, and tell everyone concerned."""
+
+    def hold_writes(self, vbucket: int, *, held: bool) -> None:
+        """Tell writers of a vbucket to try again later, or no longer."""
+
+    def replica_joined(self, vbucket: int, name: str) -> None:
+        """A consumer of this name begins a stream: what it acknowledged before is forgotten."""
+
+    def replica_acknowledged(self, vbucket: int, name: str, seqno: int) -> None:
+        """A consumer of this name has met every prepare up to a seqno."""
 
 
 def _never() -> bool:

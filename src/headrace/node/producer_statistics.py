@@ -1,13 +1,14 @@
 """What ``stats dcp`` and ``stats dcpagg`` tell of producers: names and texts, as tools expect them.
 
-Imports: wire, node.stream.
+Imports: node.stream_states.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from headrace.node.stream import State
+from headrace.node.replica import Replica
+from headrace.node.stream_states import State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -102,18 +103,23 @@ def stream_statistics(stream: Stream) -> Iterator[tuple[str, str]]:
         ("items_ready", _truth(stream.is_queued)),
     ):
         yield f"{prefix}_{name}", str(value)
+    takeover = stream.takeover
+    if takeover is not None:
+        yield f"{prefix}_takeover_since", f"{takeover.since or 0:.0f}"
+        yield f"{prefix}_takeover_state", takeover.asks.name.lower()
+        yield f"{prefix}_snapshot_marker_acks_outstanding", str(takeover.unacknowledged)
 
 
 def aggregate_statistics(
-    producers: Iterable[Producer], separator: str = ":"
+    ends: Iterable[Producer | Replica], separator: str = ":"
 ) -> Iterator[tuple[str, str]]:
     """Sums of connections whose names agree up to the separator, and of all under ``_total``."""
     sums: dict[str, dict[str, int]] = {}
-    for producer in producers:
-        head, found, _ = producer.options.name.partition(separator)
+    for end in ends:
+        head, found, _ = end.options.name.partition(separator)
         for group in (head if found else NO_NAME, f"{separator}total"):
             row = sums.setdefault(group, dict.fromkeys(AGGREGATED, 0))
-            for name, value in zip(AGGREGATED, _numbers(producer), strict=True):
+            for name, value in zip(AGGREGATED, _numbers(end), strict=True):
                 row[name] += value
     for group, row in sums.items():
         for name, value in row.items():
@@ -123,6 +129,7 @@ def aggregate_statistics(
 AGGREGATED: Final = (
     "count",
     "producer_count",
+    "consumer_count",
     "items_sent",
     "items_remaining",
     "total_bytes",
@@ -131,13 +138,17 @@ AGGREGATED: Final = (
 )
 
 
-def _numbers(producer: Producer) -> tuple[int, ...]:
+def _numbers(end: Producer | Replica) -> tuple[int, ...]:
+    if isinstance(end, Replica):
+        window = end.window
+        return (1, 0, 1, 0, 0, end.bytes_received, window.held + window.freed, end.backoffs)
     return (
         1,
         1,
-        items_sent(producer),
-        items_remaining(producer),
-        producer.bytes_sent,
-        producer.window.outstanding,
+        0,
+        items_sent(end),
+        items_remaining(end),
+        end.bytes_sent,
+        end.window.outstanding,
         0,
     )

@@ -4,7 +4,7 @@ Rules: a stream is queued at most once; streams take turns in the order they bec
 ``limit`` streams read from disk at a time (one with sequential order); the others wait in the order
 they asked. A dead stream in a queue is passed over when its turn comes.
 
-Imports: node.stream.
+Imports: node.stream_states.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from headrace.node.stream import Progress
+from headrace.node.stream_states import Progress
 
 if TYPE_CHECKING:
     from headrace.node.stream import Stream
@@ -55,6 +55,11 @@ class Schedule:
             if stream.reason is None:
                 return stream
         return None
+
+    @property
+    def next(self) -> Stream | None:
+        """The stream whose turn comes next, if it still lives."""
+        return self._ready[0] if self._ready and self._ready[0].reason is None else None
 
     def settle(self, stream: Stream, progress: Progress) -> None:
         """Do what a living stream asks for after its turn."""

@@ -25,12 +25,23 @@ from typing import TYPE_CHECKING, Final
 from headrace.errors import ConfigError, HeadraceError
 from headrace.node import config as limits
 from headrace.node.admin_api import AdminServer
-from headrace.node.bucket_host import BucketHost
-from headrace.node.cluster_map import MapVersion, Ports, bucket_map, node_map
+from headrace.node.bucket_host import MAP_PROPERTY, BucketHost
+from headrace.node.cluster_map import (
+    Identity,
+    MapVersion,
+    Ports,
+    bucket_map,
+    node_map,
+    own_nodes,
+    told_map,
+    told_nodes,
+)
 from headrace.node.config import DEFAULT_BUCKET, BucketConfig, NodeConfig
 from headrace.node.connection import Connection
 from headrace.node.faults import Faults
+from headrace.node.heap import use_one_heap
 from headrace.node.logs import LOGGER, note
+from headrace.node.look_ahead import Aside
 from headrace.node.management import ManagementServer
 from headrace.node.metrics import MetricsServer
 from headrace.node.tls import server_context
@@ -40,8 +51,10 @@ from headrace.wire.opcodes import VBucketState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
+    from headrace.node.cluster_map import GivenMap
     from headrace.node.users import Users
 
 UPKEEP_THREADS: Final = 4
@@ -94,6 +107,7 @@ class Node:
         self._management = ManagementServer(self)
         self._upkeep: list[asyncio.Task[None]] = []
         self._threads: ThreadPoolExecutor | None = None
+        self._aside: Aside | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
 
@@ -102,8 +116,9 @@ class Node:
     async def start(self) -> None:
         """Open the buckets and listen; what was opened is closed again when something fails."""
         self._loop = asyncio.get_running_loop()
+        self._aside = Aside()
         self._threads = ThreadPoolExecutor(UPKEEP_THREADS, thread_name_prefix="headrace-node")
-        if self.config.faults or self.config.admin_port is not None or self.config.scenario:
+        if self._has_faults:
             self.faults = Faults(self, crash=self.crash)
         try:
             # Before anyone can connect: a kernel that is compiled later holds up everybody.
@@ -161,6 +176,8 @@ class Node:
                 note("close_failed", logging.ERROR, bucket=name, reason=error)
         if self._threads is not None:
             self._threads.shutdown(wait=True)
+        if self._aside is not None:
+            self._aside.stop()
         note("stopped")
 
     async def _stop_accepting(self) -> None:
@@ -192,14 +209,24 @@ class Node:
         """Stop."""
         await self.stop()
 
-    async def serve(self, *, ready: Callable[[Node], None] | None = None) -> None:
-        """Start, call ``ready``, and run until SIGTERM or SIGINT; then stop."""
+    async def serve(
+        self,
+        *,
+        ready: Callable[[Node], None] | None = None,
+        beside: AbstractAsyncContextManager[object] | None = None,
+    ) -> None:
+        """Start, call ``ready``, and run until SIGTERM or SIGINT; then stop.
+
+        ``beside`` is entered before ``ready`` is called and left before the node stops. For a
+        process of the node's own: its signals and its allocator are set up.
+        """
+        use_one_heap()
         loop = asyncio.get_running_loop()
         stopped = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stopped.set)
         try:
-            async with self:
+            async with self, beside or contextlib.nullcontext():
                 if ready is not None:
                     ready(self)
                 await stopped.wait()
@@ -256,6 +283,12 @@ class Node:
         number: int = server.sockets[0].getsockname()[1]
         return number
 
+    @property
+    def _has_faults(self) -> bool:
+        config = self.config
+        ports = (config.admin_port, config.web_port)
+        return config.faults or bool(config.scenario) or any(port is not None for port in ports)
+
     # -- what sessions and connections ask -------------------------------------------------------
 
     @property
@@ -268,6 +301,12 @@ class Node:
     def is_open(self) -> bool:
         """Whether everyone who can connect may do everything."""
         return self.config.users is None
+
+    @property
+    def aside(self) -> Aside:
+        """The thread that reads backfills ahead."""
+        assert self._aside is not None
+        return self._aside
 
     @property
     def users(self) -> Users | None:
@@ -316,6 +355,11 @@ class Node:
 
         self._threads.submit(work)
 
+    def _call_soon(self, function: Callable[[], None]) -> None:
+        assert self._loop is not None
+        with contextlib.suppress(RuntimeError):  # the loop closed meanwhile: nobody waits
+            self._loop.call_soon_threadsafe(function)
+
     async def _call(self, function: Callable[..., object], *arguments: object) -> object:
         assert self._loop is not None
         return await self._loop.run_in_executor(self._threads, function, *arguments)
@@ -323,20 +367,44 @@ class Node:
     # -- the cluster map -------------------------------------------------------------------------
 
     def map_version(self, host: BucketHost | None) -> MapVersion:
-        """How old the map of a bucket (or of the node alone) is."""
+        """How old the map of a bucket (or of the nodes alone) is."""
+        given = self._newest_map() if host is None else host.given_map
+        if given is not None:
+            return given.version
         revision = 1 if host is None else host.revision
-        return MapVersion(epoch=int(self.started_at), revision=revision)
+        return MapVersion(epoch=0, revision=int(self.started_at * 1000) + revision)
+
+    def _newest_map(self) -> GivenMap | None:
+        given = [host.given_map for host in self.hosts.values() if host.given_map is not None]
+        return max(given, key=lambda one: one.version, default=None)
+
+    @property
+    def identity(self) -> Identity:
+        """How this node knows itself in a map."""
+        config, ports = self.config, self.ports
+        listens = ports.plain if ports.plain is not None else ports.tls
+        name = config.node_name or f"{config.host}:{listens}"
+        return Identity(name=name, host=config.host, ports=ports)
 
     def map_of(self, host: BucketHost | None, address: str) -> bytes:
         """The map as JSON for a client that connected to ``address``."""
         version = self.map_version(host)
         if host is None:
-            return node_map(self.ports, version, address)
-        return bucket_map(host, self.ports, version, address)
+            given = self._newest_map()
+            own = own_nodes(self.ports, address)
+            nodes = own if given is None else told_nodes(given, self.identity, address)
+            return node_map(nodes, version)
+        if host.given_map is None:
+            return bucket_map(host, self.ports, version, address)
+        key = (version, address, host.manifest.uid)
+        if host.told_map is None or host.told_map[0] != key:
+            host.told_map = key, told_map(host.given_map, host, self.identity, address)
+        return host.told_map[1]
 
     def _push_map(self, host: BucketHost) -> None:
         for connection in tuple(self._connections):
             connection.session.push_map(host)
+        self._management.maps.map_changed(host)
 
     # -- buckets ---------------------------------------------------------------------------------
 
@@ -350,7 +418,8 @@ class Node:
         kept = config.as_created and path is not None and path.exists()
         bucket = Bucket.open(path, None if kept else config.settings)
         try:
-            if not bucket.vbuckets:
+            # A node that a manager gave a map may have no vbucket, and must not make up any.
+            if not bucket.vbuckets and bucket.get_property(MAP_PROPERTY) is None:
                 bucket.create_vbuckets(VBucketState.ACTIVE)
             host = BucketHost(config, bucket)
             if self.faults is not None:
@@ -360,6 +429,7 @@ class Node:
             bucket.close()
             raise
         host.on_map_change = self._push_map
+        host.sync_writes.call_soon = self._call_soon
         self.hosts[config.name] = host
         note(
             "bucket_opened",
@@ -442,5 +512,6 @@ class Node:
                 connection.check_time(now)
             for host in self.hosts.values():
                 host.sweep_locks(self.monotonic())
+                host.sync_writes.retry()
                 if (failure := host.bucket.failure) is not None:
                     note("commit_failed", logging.ERROR, bucket=host.name, reason=failure)

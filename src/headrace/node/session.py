@@ -4,8 +4,8 @@ A session has no socket and no clock of its own; the connection gives it frames 
 answers. Order of the tests, as in released servers: magic, opcode, layout (04 with the place),
 frame infos, login (24), bucket (08), then the command's own.
 
-After OPEN the session has a `Producer`; every change-stream frame, request or reply, is the
-producer's. Anything else is still answered here: a change-stream connection may read documents too.
+After OPEN the session has a `Producer` or a `Replica`; every change-stream frame, request or reply,
+is theirs. Anything else is still answered here: a change-stream connection may read documents too.
 
 An exception nobody expected is answered EINTERNAL and logged with its trace: the node lives.
 
@@ -22,6 +22,7 @@ from headrace.node.command import Quiet
 from headrace.node.commands import COMMANDS
 from headrace.node.logs import LOGGER, note
 from headrace.node.refusal import Blocked, Refusal
+from headrace.node.replica import Replica
 from headrace.node.replies import Later, pack_refusal, pack_reply
 from headrace.node.users import Role
 from headrace.wire.codec import decode, encode
@@ -96,6 +97,7 @@ class Session:
         self.login: tuple[str, ScramServer] | None = None
         self.failed_logins = 0
         self.producer: Producer | None = None
+        self.replica: Replica | None = None
         self.stream_name = b""
         self.closing = ""
         self.map_sent: MapVersion | None = None
@@ -225,7 +227,7 @@ class Session:
         return message
 
     def _check_infos(self, command: Command, frame: Frame) -> None:
-        if not self.has(Feature.ALT_REQUEST) and self.producer is None:
+        if not self.has(Feature.ALT_REQUEST) and self.stream_end is None:
             raise Refusal(Status.EINVAL, "magic 08 needs the HELLO feature alt-request")
         for info in parse_frame_infos(frame.framing):
             if info.id not in _INFOS:
@@ -285,20 +287,32 @@ class Session:
 
     # -- change streams --------------------------------------------------------------------------
 
+    @property
+    def stream_end(self) -> Producer | Replica | None:
+        """Our end of a change-stream connection: its producer or its replica."""
+        return self.producer if self.producer is not None else self.replica
+
+    def receive_bulk(self, data: memoryview) -> int:
+        """Let a replica take a run of items; the number of bytes it took."""
+        replica = self.replica
+        return 0 if replica is None else replica.receive_bulk(data, self.monotonic)
+
     def _receive_stream(self, frame: Frame) -> bytes:
-        producer = self.producer
-        if producer is None:
+        end = self.stream_end
+        if end is None:
             return self._stream_without_open(frame)
+        if self.replica is not None and not frame.is_reply:
+            self.replica.arrived(frame.opcode, frame.size)
         try:
             message = decode(frame, self.dialect)
-            replies = producer.handle(message, self.monotonic)
+            replies = end.handle(message, self.monotonic)
         except RemoteProtocolError as error:
             if frame.is_reply:
                 self.closing = f"a reply that cannot be read: {error}"
                 return b""
             return self._refuse(Refusal(Status(error.status), str(error)), frame)
-        if producer.closed_reason is not None:
-            self.closing = producer.closed_reason
+        if end.closed_reason is not None:
+            self.closing = end.closed_reason
         return replies
 
     def _stream_without_open(self, frame: Frame) -> bytes:
@@ -311,9 +325,12 @@ class Session:
             Refusal(Status.EINVAL, f"{frame.name} before OPEN on this connection"), frame
         )
 
-    def opened(self, producer: Producer, name: bytes) -> None:
+    def opened(self, end: Producer | Replica, name: bytes) -> None:
         """The connection is a change-stream connection from now on."""
-        self.producer = producer
+        if isinstance(end, Replica):
+            self.replica = end
+        else:
+            self.producer = end
         self.stream_name = name
         self.datatypes |= Datatype.JSON
         self.host.listen(name, self)
@@ -327,7 +344,7 @@ class Session:
             self.node.faults.opened(self)
 
     def wake(self) -> None:
-        """The producer has something to pull; on any thread."""
+        """Our end of the streams has something to pull; on any thread."""
         self.link.wake()
 
     def end(self, reason: str) -> None:
@@ -336,16 +353,17 @@ class Session:
 
     def stream_statistics(self) -> Iterable[tuple[str, str]]:
         """What ``stats dcp`` tells of this connection."""
-        return () if self.producer is None else self.producer.statistics(self.monotonic)
+        end = self.stream_end
+        return () if end is None else end.statistics(self.monotonic)
 
     def close(self) -> None:
         """The connection is gone: let go of everything the session holds."""
-        host, producer = self._host, self.producer
-        self.producer = None
+        host, end = self._host, self.stream_end
+        self.producer = self.replica = None
         if host is not None and self.stream_name:
             host.unlisten(self.stream_name, self)
-        if producer is not None:
-            producer.close()
+        if end is not None:
+            end.close()
 
     # -- the cluster map -------------------------------------------------------------------------
 

@@ -22,13 +22,21 @@ Imports: store.transform, wire.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from headrace.store.transform import Compression, Transform
 from headrace.wire.codec import encode
 from headrace.wire.dialect import Dialect
 from headrace.wire.message import stream_id_info
-from headrace.wire.messages import OsoSnapshot, SeqnoAdvanced, SnapshotMarker, StreamEnd
+from headrace.wire.messages import (
+    OsoSnapshot,
+    SeqnoAdvanced,
+    SetVBucketState,
+    SnapshotMarker,
+    StreamEnd,
+)
 from headrace.wire.opcodes import (
     Datatype,
     Feature,
@@ -46,6 +54,7 @@ if TYPE_CHECKING:
     from headrace.store.backfill import Backfill
     from headrace.store.model import MemorySnapshot
     from headrace.wire.frame import FrameInfo
+    from headrace.wire.opcodes import VBucketState
 
 # Released servers set the checkpoint flag on disk snapshots since 6.5.
 DISK_FLAGS: Final = {
@@ -57,6 +66,9 @@ DISK_FLAGS: Final = {
 }
 # upr-2014 enumerates memory and disk; the draft says nothing at all.
 WITHOUT_CHECKPOINTS: Final = frozenset({Dialect.UPR_DRAFT, Dialect.UPR_2014})
+MARKER_HEADS_MAX: Final = 65_536
+_RANGE: Final = Struct(">QQI")
+"""A short marker's extras: start, end, flags."""
 HISTORY_FLAGS: Final = MarkerFlag.HISTORY | MarkerFlag.MAY_DUPLICATE_KEYS
 JSON_DIALECTS: Final = frozenset({Dialect.DCP_5, Dialect.DCP_7})
 """Dialects in which OPEN switches the JSON datatype on."""
@@ -127,6 +139,11 @@ class Shape:
         return replace(self, memory=memory, disk=replace(self.disk, only_collections=only))
 
     @property
+    def can_acknowledge(self) -> bool:
+        """Whether a marker can ask to be answered."""
+        return self.terms.dialect not in WITHOUT_CHECKPOINTS
+
+    @property
     def can_advance(self) -> bool:
         """Whether the reader can be told of a seqno that carries nothing for it."""
         return self.terms.collections
@@ -134,15 +151,26 @@ class Shape:
     # -- messages -------------------------------------------------------------------------------
 
     def memory_marker(
-        self, snapshot: MemorySnapshot, *, start: int, end: int, checkpoint: bool
+        self,
+        snapshot: MemorySnapshot,
+        *,
+        start: int,
+        end: int,
+        checkpoint: bool,
+        acked: bool = False,
     ) -> bytes:
-        """The marker of a snapshot read from memory; a replica's may be one it got from disk."""
+        """The marker of a snapshot read from memory; a replica's may be one it got from disk.
+
+        ``acked``: it asks to be answered.
+        """
         if snapshot.from_disk:
             flags = DISK_FLAGS[self.terms.dialect]
         else:
             flags = MarkerFlag.MEMORY
             if checkpoint and self.terms.dialect not in WITHOUT_CHECKPOINTS:
                 flags |= MarkerFlag.CHECKPOINT
+        if acked:
+            flags |= MarkerFlag.ACK
         if not self.terms.controls.sync_replication:
             return self._marker(start, end, flags)
         return self._marker(
@@ -171,6 +199,10 @@ class Shape:
 
     def _marker(self, start: int, end: int, flags: MarkerFlag, **more: int) -> bytes:
         dialect = self.terms.dialect
+        if not more:
+            head = _marker_head(dialect, self.vbucket, self.opaque, self.infos)
+            if head:
+                return head + _RANGE.pack(start, end, flags)
         if dialect is Dialect.UPR_DRAFT:
             return encode(SnapshotMarker(vbucket=self.vbucket, opaque=self.opaque), dialect)
         return encode(
@@ -204,6 +236,15 @@ class Shape:
             self.terms.dialect,
         )
 
+    def state_change(self, state: VBucketState) -> bytes:
+        """The consumer is asked to give its vbucket a state."""
+        return encode(
+            SetVBucketState(
+                vbucket=self.vbucket, opaque=self.opaque, frame_infos=self.infos, state=state
+            ),
+            self.terms.dialect,
+        )
+
     def stream_end(self, reason: StreamEndReason) -> bytes:
         """The stream's last message."""
         if reason is StreamEndReason.ROLLBACK:  # defined, and sent as a change of state by everyone
@@ -218,6 +259,31 @@ class Shape:
             ),
             self.terms.dialect,
         )
+
+
+@lru_cache(MARKER_HEADS_MAX)
+def _marker_head(
+    dialect: Dialect, vbucket: int, opaque: int, infos: tuple[FrameInfo, ...]
+) -> bytes:
+    """What a stream's short markers begin with; empty where they do not end with a range.
+
+    Live streams send a marker with nearly every change: the codec would be half of their cost.
+    """
+    if dialect is Dialect.UPR_DRAFT:
+        return b""
+    made = encode(
+        SnapshotMarker(
+            vbucket=vbucket,
+            opaque=opaque,
+            frame_infos=infos,
+            start_seqno=1,
+            end_seqno=2,
+            flags=MarkerFlag.MEMORY,
+        ),
+        dialect,
+    )
+    whole = made.endswith(_RANGE.pack(1, 2, MarkerFlag.MEMORY))
+    return made[: -_RANGE.size] if whole else b""
 
 
 def _transform(

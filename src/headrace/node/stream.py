@@ -3,9 +3,7 @@
 A stream holds a cursor over the recent items of its vbucket. What the cursor no longer finds in
 memory is read from disk as one snapshot; then the stream goes on from memory, one snapshot per
 look. A slow reader's cursor may be dropped: the stream goes back to disk and returns.
-
-    PENDING ----> BACKFILLING <---> IN_MEMORY ----> DEAD     (every state can end)
-       `------------------------------^
+Its states are those of `headrace.node.stream_states`.
 
 Rules:
 
@@ -22,35 +20,36 @@ Rules:
   and none for a snapshot that shows it nothing.
 * A change stream is read from disk alone, again after each commit: memory keeps the newest
   version of a key only.
-* A change of the vbucket's state, a new branch, a rollback or a deletion ends the stream.
+* A change of the vbucket's state, a new branch, a rollback or a deletion ends the stream. One that
+  hands the vbucket over (`headrace.node.takeover`) makes that change itself and goes on.
 
 `step` writes as much as the outbox has room for and says what the stream waits for. It never
 blocks, keeps no queue and knows no clock.
 
 Imports: errors, history, store, wire, node.disk_pass, node.filters, node.marker_book,
-node.outbox, node.shape.
+node.outbox, node.shape, node.stream_states.
 """
 
 from __future__ import annotations
 
-from enum import Enum, auto
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from headrace.errors import CorruptRecord
 from headrace.node.disk_pass import DiskRequest, LostView, open_passes
 from headrace.node.marker_book import MarkerBook
+from headrace.node.stream_states import TRANSITIONS, Cause, Progress, State
 from headrace.store.model import BackfillOutcome
-from headrace.wire.opcodes import StreamEndReason, StreamFlag
+from headrace.wire.opcodes import StreamEndReason, StreamFlag, VBucketState
 
 if TYPE_CHECKING:
     from headrace.node.disk_pass import DiskPass, OsoLimits
-    from headrace.node.feed import Feed
     from headrace.node.filters import EventGate, StreamFilter
-    from headrace.node.manifest import Manifest
+    from headrace.node.look_ahead import LookAhead
     from headrace.node.outbox import Outbox
+    from headrace.node.producer_context import Host
     from headrace.node.shape import Shape
+    from headrace.node.takeover import Takeover
     from headrace.protocol.decision import Accepted
-    from headrace.store.bucket import Bucket
     from headrace.store.cursor import Cursor
     from headrace.store.model import Chunk, MemorySnapshot
     from headrace.store.vbucket import VBucket
@@ -62,65 +61,8 @@ ADVANCE_EVERY: Final = 10_000
 # A PREPARE counts 2 bytes more than its size, of at least 57: asking for 28 of 30 parts of the room
 # keeps a chunk of prepares from overshooting by more than its last message.
 PREPARE_SHARE: Final = (28, 30)
-
-
-class State(Enum):
-    """Where a stream stands."""
-
-    PENDING = auto()
-    BACKFILLING = auto()
-    IN_MEMORY = auto()
-    TAKEOVER_SEND = auto()
-    TAKEOVER_WAIT = auto()
-    DEAD = auto()
-
-
-class Cause(Enum):
-    """What moves a stream."""
-
-    DISK = auto()  # memory does not hold what comes next
-    MEMORY = auto()  # it does
-    END = auto()
-
-
-TRANSITIONS: Final[dict[tuple[State, Cause], State]] = {
-    (State.PENDING, Cause.DISK): State.BACKFILLING,
-    (State.PENDING, Cause.MEMORY): State.IN_MEMORY,
-    (State.BACKFILLING, Cause.DISK): State.BACKFILLING,
-    (State.BACKFILLING, Cause.MEMORY): State.IN_MEMORY,
-    (State.IN_MEMORY, Cause.DISK): State.BACKFILLING,
-    (State.PENDING, Cause.END): State.DEAD,
-    (State.BACKFILLING, Cause.END): State.DEAD,
-    (State.IN_MEMORY, Cause.END): State.DEAD,
-    (State.TAKEOVER_SEND, Cause.END): State.DEAD,
-    (State.TAKEOVER_WAIT, Cause.END): State.DEAD,
-}
-"""The takeover states are reachable by no row yet: requests for a takeover are refused."""
-
-
-class Progress(Enum):
-    """What a step left behind."""
-
-    MORE = auto()  # the outbox is full, or this turn is over
-    IDLE = auto()  # nothing to send until the vbucket changes
-    SLOT = auto()  # a backfill is due and waits for its turn
-    ENDED = auto()  # `reason` says why
-
-
-class Source(Protocol):
-    """Where a stream's data and its collections come from: the bucket's host."""
-
-    @property
-    def bucket(self) -> Bucket:
-        """The stored bucket."""
-
-    @property
-    def feed(self) -> Feed:
-        """Who hears of changes."""
-
-    @property
-    def manifest(self) -> Manifest:
-        """The newest collections manifest."""
+PINNED: Final = frozenset({State.TAKEOVER_SEND, State.TAKEOVER_WAIT})
+"""States in which a cursor is not dropped, whatever the reader allows."""
 
 
 class Stream:
@@ -161,13 +103,14 @@ class Stream:
         "sent_seqno",
         "shape",
         "state",
+        "takeover",
         "vbucket_state",
     )
 
     def __init__(
         self,
         *,
-        source: Source,
+        source: Host,
         vbucket: VBucket,
         accepted: Accepted,
         flags: StreamFlag,
@@ -176,6 +119,7 @@ class Stream:
         gate: EventGate,
         cursor_name: str,
         oso: OsoLimits | None,
+        takeover: Takeover | None = None,
     ) -> None:
         """Stand before the first item; nothing is read yet."""
         self._source, self._vbucket, self._manifest = source, vbucket, source.manifest
@@ -185,6 +129,7 @@ class Stream:
         self._generation = vbucket.generation
         self.vbucket_state = vbucket.state
         self.cursor_name = cursor_name
+        self.takeover = takeover
         self.state = State.PENDING
         self.reason: StreamEndReason | None = None
         self.read_seqno = int(accepted.start)
@@ -198,7 +143,9 @@ class Stream:
         self._ahead: Chunk | None = None
         """The first item of a memory snapshot, read before its marker was sent."""
         self._reads_history = (
-            shape.terms.controls.change_streams and vbucket.history_start_seqno > 0
+            shape.terms.controls.change_streams
+            and vbucket.history_start_seqno > 0
+            and takeover is None
         )
         self._rests = False
         """A change stream has read everything that is persisted."""
@@ -261,7 +208,33 @@ class Stream:
             return self._begin()
         if self.state is State.BACKFILLING:
             return self._from_disk(box)
+        if self.state is State.TAKEOVER_WAIT:
+            return Progress.IDLE
         return self._from_memory(box)
+
+    def answered(self) -> Progress:
+        """The consumer took the state it was asked to take: our copy dies, or we are done."""
+        takeover, reason = self.takeover, self._lost()
+        assert takeover is not None
+        if reason is None and takeover.asks is VBucketState.ACTIVE:
+            reason = StreamEndReason.FINISHED
+        if reason is not None:
+            return self.finish(reason)
+        self.vbucket_state = takeover.dies()
+        self._source.set_state(self._vbucket.id, self.vbucket_state)
+        self._move(Cause.ANSWERED)
+        return Progress.MORE
+
+    def look_ahead(self, limit_bytes: int) -> LookAhead | None:
+        """The read of a backfill's next chunk, to be run on another thread; None: not now."""
+        if not (self.is_backfilling and self.has_slot) or self._lost() is not None:
+            return None
+        if not self._passes:
+            try:
+                self._open_passes()
+            except LostView:
+                return None  # the next step ends the stream
+        return self._passes[0].look_ahead(limit_bytes)
 
     def finish(self, reason: StreamEndReason) -> Progress:
         """Become dead and let go of everything; a second reason does not replace the first."""
@@ -275,7 +248,7 @@ class Stream:
     def drop_cursor(self) -> bool:
         """Lose the place in memory, where the reader allows it; whether there was one."""
         cursor = self._cursor
-        if cursor is None or cursor.dropped or not self.shape.terms.controls.cursor_dropping:
+        if cursor is None or cursor.dropped or not self._may_drop_cursor:
             return False
         cursor.drop()
         return True
@@ -293,6 +266,10 @@ class Stream:
             return StreamEndReason.STATE_CHANGED
         if vbucket.generation != self._generation:
             return StreamEndReason.ROLLBACK
+        if vbucket.failover_log.newest.uuid != self.branch:
+            # A replica that follows another owner now: what comes belongs to a branch this
+            # stream's reader was never told of.
+            return StreamEndReason.STATE_CHANGED
         return None
 
     def _follow_manifest(self) -> None:
@@ -317,8 +294,17 @@ class Stream:
         if cursor.gap_end or self._memory_ends_early(cursor):
             self._move(Cause.DISK)
             return Progress.SLOT
-        self._move(Cause.MEMORY)
-        return Progress.MORE
+        return self._enter_memory()
+
+    def _enter_memory(self) -> Progress:
+        """What comes next is in memory."""
+        self._first_from_memory = True
+        if self.takeover is None:
+            self._move(Cause.MEMORY)
+            return Progress.MORE
+        self._move(Cause.TAKEOVER)
+        # Anew, as one that is not dropped any more.
+        return self._back_to_disk() if self._open_cursor().gap_end else Progress.MORE
 
     def _memory_ends_early(self, cursor: Cursor) -> bool:
         """Whether the disk, not the next checkpoint, reaches the end a resumed reader is owed."""
@@ -336,9 +322,13 @@ class Stream:
         self._cursor = self._vbucket.open_cursor(
             self.cursor_name,
             after=self.read_seqno,
-            droppable=self.shape.terms.controls.cursor_dropping,
+            droppable=self._may_drop_cursor,
         )
         return self._cursor
+
+    @property
+    def _may_drop_cursor(self) -> bool:
+        return self.shape.terms.controls.cursor_dropping and self.state not in PINNED
 
     def _close_cursor(self) -> None:
         if self._cursor is not None:
@@ -446,9 +436,7 @@ class Stream:
                 return self.finish(StreamEndReason.BACKFILL_FAILED)
             self._move(Cause.DISK)
             return Progress.MORE
-        self._move(Cause.MEMORY)
-        self._first_from_memory = True
-        return Progress.MORE
+        return self._enter_memory()
 
     def _cursor_here(self) -> Cursor:
         """The cursor, standing at the last seqno read."""
@@ -512,11 +500,20 @@ class Stream:
                 return self.finish(StreamEndReason.FINISHED)
         if box.room <= 0:
             return None
+        if self.takeover is not None and self.takeover.is_close:
+            return self._rest(box)
         snapshot = cursor.snapshot(self.shape.memory)
         if snapshot is None:
-            return self._back_to_disk() if cursor.dropped else Progress.IDLE
+            return self._back_to_disk() if cursor.dropped else self._rest(box)
         self._announce(snapshot, cursor, box)
         return None
+
+    def _rest(self, box: Outbox) -> Progress:
+        """Everything was sent; a takeover whose markers were answered takes its next step."""
+        if self.takeover is not None and self.takeover.caught_up():
+            box.add(self.shape.state_change(self.takeover.asks))
+            self._move(Cause.ASKED)
+        return Progress.IDLE
 
     def _back_to_disk(self) -> Progress:
         """The cursor was dropped: what follows the last item read is on disk."""
@@ -545,7 +542,12 @@ class Stream:
             ahead = self._ahead = cursor.take(1, self.shape.memory)
             natural = ahead.first_seqno if ahead is not None and ahead.count else snapshot.first
         start = self.markers.start_of(natural)
-        box.add(self.shape.memory_marker(snapshot, start=start, end=end, checkpoint=checkpoint))
+        acked = self.takeover is not None and self.takeover.expects_answer()
+        box.add(
+            self.shape.memory_marker(
+                snapshot, start=start, end=end, checkpoint=checkpoint, acked=acked
+            )
+        )
         self._first_from_memory = False
         self.markers.begin(start, end)
 

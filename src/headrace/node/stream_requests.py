@@ -4,7 +4,7 @@ The decision itself is `headrace.protocol.decision.decide`; here the request, th
 connection become its inputs.
 
 Imports: history, protocol, wire, node.controls, node.disk_pass, node.event_tables, node.filters,
-node.producer_context, node.shape, node.stream.
+node.producer_context, node.shape, node.stream, node.takeover.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from headrace.history import BranchId, Seqno
 from headrace.node.controls import OutOfOrder
 from headrace.node.event_tables import event_rewriter
 from headrace.node.filters import OPEN_GATE, PASS_ALL, EventGate, StreamFilter, read_filter
+from headrace.node.manifest import DEFAULT_ID
 from headrace.node.shape import Shape, Terms
 from headrace.node.stream import Stream
+from headrace.node.takeover import Takeover
 from headrace.protocol.decision import (
     Accepted,
     ConnectionView,
@@ -26,7 +28,7 @@ from headrace.protocol.decision import (
     VBucketView,
     decide,
 )
-from headrace.wire.opcodes import Status, StreamFlag
+from headrace.wire.opcodes import Status, StreamFlag, VBucketState
 
 if TYPE_CHECKING:
     from collections.abc import Container
@@ -41,7 +43,6 @@ if TYPE_CHECKING:
     from headrace.wire.messages import StreamRequest
 
 STREAM_FLAGS_ALL: Final = sum(StreamFlag)
-NOT_SERVED: Final = StreamFlag.TAKEOVER | StreamFlag.CACHE_TRANSFER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,9 +102,33 @@ def answer(message: StreamRequest, asker: Asker, live: Container[tuple[int, int]
     )
     view = None if vbucket is None else _view(vbucket, asked, filter_, manifest)
     decision = decide(asked, view, connection)
-    if isinstance(decision, Accepted) and message.flags & NOT_SERVED:
-        decision = Refused(Status.NOT_SUPPORTED, "takeover and cache transfer are not served")
+    if isinstance(decision, Accepted):
+        decision = _not_served(asked, view, filter_, asker) or decision
     return Answer(decision, vbucket, filter_)
+
+
+def _not_served(
+    asked: StreamStart, view: VBucketView | None, filter_: StreamFilter, asker: Asker
+) -> Refused | None:
+    if StreamFlag.CACHE_TRANSFER in asked.flags:
+        return Refused(Status.NOT_SUPPORTED, "cache transfer is not served")
+    if StreamFlag.TAKEOVER not in asked.flags:
+        return None
+    assert view is not None
+    if view.state != VBucketState.ACTIVE:
+        return Refused(
+            Status.NOT_MY_VBUCKET,
+            f"the vbucket is {view.state.name.lower()}, a takeover needs active",
+        )
+    # What the stream leaves out would be lost with our copy.
+    default_alone = asker.host.manifest.collections.keys() <= {DEFAULT_ID}
+    everything = filter_.passes_all or (filter_.legacy and default_alone)
+    if StreamFlag.DISK_ONLY in asked.flags or not everything or not asker.options.values:
+        return Refused(
+            Status.EINVAL,
+            "a takeover streams everything: all collections, values, disk and memory",
+        )
+    return None
 
 
 def _malformed(message: StreamRequest) -> Refused | None:
@@ -169,6 +194,7 @@ def make_stream(message: StreamRequest, accepted: Accepted, found: Answer, asker
         only=filter_.living(asker.host.manifest),
         gate=gate,
     )
+    takeover = StreamFlag.TAKEOVER in StreamFlag(message.flags)
     return Stream(
         source=asker.host,
         vbucket=vbucket,
@@ -178,7 +204,8 @@ def make_stream(message: StreamRequest, accepted: Accepted, found: Answer, asker
         filter_=filter_,
         gate=gate,
         cursor_name=f"{asker.options.name}:{vbucket.id}:{filter_.stream_id or 0}",
-        oso=_oso_limits(asker),
+        oso=None if takeover else _oso_limits(asker),
+        takeover=Takeover(acknowledges=shape.can_acknowledge) if takeover else None,
     )
 
 

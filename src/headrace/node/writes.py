@@ -1,10 +1,12 @@
 """The rules for changing a document: locks, durable writes in flight, CAS, and durability.
 
 * A document that is locked takes only writes with the lock's CAS, which unlock it.
-* A key has at most one durable write in flight; another write gets SYNC_WRITE_IN_PROGRESS.
+* A key has at most one durable write in flight; another write gets SYNC_WRITE_IN_PROGRESS, or
+  SYNC_WRITE_RE_COMMIT when this node found the prepare instead of making it.
+* A vbucket whose takeover cannot keep up takes no writes for a while (ETMPFAIL).
 * A CAS in the request means compare-and-swap: no document KEY_ENOENT, another CAS KEY_EEXISTS.
-* Durability with one node: its own memory is the majority; levels that ask for persistence wait
-  until the prepare is on disk, and are refused where there is no disk.
+* A durable write is a prepare and its commit, once `headrace.node.sync_writes` says so; in memory
+  alone levels that ask for persistence are refused. It is completed even when its connection goes.
 
 Imports: errors, store, wire, node.
 """
@@ -12,6 +14,7 @@ Imports: errors, store, wire, node.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.errors import StoreFull
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.node.documents import Place
+    from headrace.node.link import Timer
     from headrace.node.session import Session
     from headrace.store import Change, Item, Meta
     from headrace.wire.message import Reply, Request
@@ -62,11 +66,14 @@ class Durability(NamedTuple):
 def check_writable(session: Session, place: Place, meta: Meta | None, cas: int) -> None:
     """Refuse a write that a lock, another write or the CAS forbids; ``meta`` None: it does not
     live."""
+    if place.host.holds_writes(place.vbucket.id):
+        raise Refusal(Status.ETMPFAIL, "the vbucket is handed over and its backlog must drain")
     lock = place.host.find_lock(place.vbucket.id, place.key, meta.cas) if meta else None
     if lock is not None and lock.until > session.monotonic and cas != lock.cas:
         raise locked(session)
     if place.vbucket.pending(place.key) is not None:
-        raise Refusal(Status.SYNC_WRITE_IN_PROGRESS)
+        found = place.host.sync_writes.is_recommitting(place.vbucket.id, place.key)
+        raise Refusal(Status.SYNC_WRITE_RE_COMMIT if found else Status.SYNC_WRITE_IN_PROGRESS)
     if cas == 0:
         return
     if meta is None:
@@ -183,7 +190,8 @@ def _durable(
     durability: Durability,
     answer: Callable[[Change], Reply | None],
 ) -> Reply | Later | None:
-    vbucket = place.vbucket
+    vbucket, syncs = place.vbucket, place.host.sync_writes
+    syncs.check(vbucket.id)
     prepared = vbucket.prepare(
         place.key,
         write.value,
@@ -194,65 +202,25 @@ def _durable(
         deleted=write.deleted,
         cas=write.cas,
     )
-    if durability.level not in _PERSISTING:
-        change = vbucket.commit_prepare(place.key)
-        _count(place, write)
-        return answer(change)
-    waiting = _Waiting(session, place, write, answer, prepared.seqno)
-    return waiting.begin(durability.seconds)
+    later = Later()
+    outcomes: list[Reply | Refusal | None] = []
+    timers: list[Timer] = []
 
+    def done(outcome: Change | str) -> None:
+        for timer in timers:
+            timer.cancel()
+        if isinstance(outcome, str):
+            outcomes.append(Refusal(Status.SYNC_WRITE_AMBIGUOUS, outcome))
+        else:
+            _count(place, write)
+            outcomes.append(answer(outcome))
+        later.resolve(outcomes[0])
 
-class _Waiting:
-    """A durable write whose prepare is on its way to the disk.
-
-    It is completed even when its connection goes: the prepare exists and must not stay for ever.
-    """
-
-    def __init__(
-        self,
-        session: Session,
-        place: Place,
-        write: Write,
-        answer: Callable[[Change], Reply | None],
-        seqno: int,
-    ) -> None:
-        self._session = session
-        self._place = place
-        self._write = write
-        self._answer = answer
-        self._seqno = seqno
-        self._open = True
-        self._later = Later()
-
-    def begin(self, seconds: float) -> Later:
-        timer = self._session.link.call_later(seconds, self._timed_out)
-
-        def persisted(durable: bool) -> None:
-            self._session.link.call_soon(lambda: self._persisted(durable, timer.cancel))
-
-        self._place.vbucket.on_persisted(self._seqno, persisted)
-        return self._later
-
-    def _persisted(self, durable: bool, stop_timer: Callable[[], None]) -> None:
-        stop_timer()
-        if not self._open:
-            return
-        self._open = False
-        pending = self._place.vbucket.pending(self._place.key)
-        if not durable or pending is None or pending.seqno != self._seqno:
-            self._later.resolve(Refusal(Status.SYNC_WRITE_AMBIGUOUS, "the prepare was lost"))
-            return
-        change = self._place.vbucket.commit_prepare(self._place.key)
-        _count(self._place, self._write)
-        self._later.resolve(self._answer(change))
-
-    def _timed_out(self) -> None:
-        if not self._open:
-            return
-        self._open = False
-        pending = self._place.vbucket.pending(self._place.key)
-        if pending is not None and pending.seqno == self._seqno:
-            self._place.vbucket.abort_prepare(self._place.key)
-        self._later.resolve(
-            Refusal(Status.SYNC_WRITE_AMBIGUOUS, "the prepare was not persisted in time")
-        )
+    syncs.begin(vbucket, prepared, key=place.key, level=durability.level, done=done)
+    if not outcomes:
+        out_of_time = partial(syncs.time_out, vbucket.id, prepared.seqno)
+        timers.append(session.link.call_later(durability.seconds, out_of_time))
+        return later
+    if isinstance(outcomes[0], Refusal):
+        raise outcomes[0]
+    return outcomes[0]

@@ -177,7 +177,7 @@ def test_the_map_is_not_sent_to_who_has_it(client: Client) -> None:
     found = json.loads(value)
     known = admin.GetClusterConfig(known_epoch=found["revEpoch"], known_revision=found["rev"])
     assert client.ask(known, admin.GetClusterConfigReply).value == b""
-    older = admin.GetClusterConfig(known_epoch=found["revEpoch"] - 1, known_revision=99)
+    older = admin.GetClusterConfig(known_epoch=0, known_revision=found["rev"] - 1)
     assert client.ask(older, admin.GetClusterConfigReply).value == value
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.node.config import NodeConfig
+from headrace.node.users import Role, User, Users
 from headrace.wire import admin, kv, messages
 from headrace.wire.opcodes import SEQNO_MAX, OpenFlag, Status
 from tests.node.client import Client
@@ -95,7 +96,11 @@ def test_who_opens_a_name_closes_the_one_who_had_it(own: RunningNode) -> None:
         (messages.Open(key=b"", flags=1), Status.EINVAL),
         (messages.Open(key=b"n", flags=0x8001), Status.EINVAL),
         (messages.Open(key=b"n" * 251, flags=1), Status.EINVAL),
-        (messages.Open(key=b"n", flags=0), Status.NOT_SUPPORTED),
+        (messages.Open(key=b"n", flags=0x200), Status.EINVAL),
+        (
+            messages.Open(key=b"n", flags=1, value=b'{"consumer_name":"b"}', datatype=1),
+            Status.EINVAL,
+        ),
     ],
 )
 def test_an_open_that_cannot_be_is_refused(
@@ -151,6 +156,46 @@ def test_a_stream_sees_the_state_change(own: RunningNode) -> None:
         ended = reader.receive()
         assert isinstance(ended, messages.StreamEnd)
         assert ended.reason == 2
+
+
+def test_without_the_producers_flag_our_end_consumes(own: RunningNode) -> None:
+    with Client(own.port) as manager, Client(own.port) as watcher:
+        watcher.ask(admin.SetVBucket(vbucket=1, state=2), admin.SetVBucketReply)
+        name = messages.Open(key=b"repl", flags=0, value=b'{"consumer_name":"b"}', datatype=1)
+        manager.ask(name, messages.OpenReply)
+        manager.send(messages.AddStream(vbucket=1))
+        asked = manager.receive()
+        assert isinstance(asked, messages.Control)
+        assert asked.key == b"connection_buffer_size"
+        assert isinstance(manager.receive(), admin.GetErrorMap)
+        found = watcher.stats("dcp")
+        assert found["eq_dcpq:repl:type"] == "consumer"
+        assert found["eq_dcpq:repl:stream_1_state"] == "pending"
+        counts = ("ep_dcp_count", "ep_dcp_producer_count", "ep_dcp_consumer_count")
+        assert [found[one] for one in counts] == ["1", "0", "1"]
+        assert watcher.stats("dcpagg e")["r:consumer_count"] == "1"
+        watcher.open_producer(b"repl")
+        assert manager.is_closed(), "one namespace for both roles"
+        while watcher.stats("dcp")["ep_dcp_consumer_count"] != "0":
+            pass
+
+
+def test_a_consumer_changes_our_vbuckets_and_needs_the_admins_role() -> None:
+    users = Users((User(name="w", password="x", role=Role.WRITE),))  # noqa: S106 - of this test
+    with (
+        running(NodeConfig(buckets=(SMALL,), users=users)) as node,
+        Client(node.port) as client,
+    ):
+        client.login("w", "x")
+        client.ask(admin.SelectBucket(key=b"default"), admin.SelectBucketReply)
+        assert client.status(messages.Open(key=b"n", flags=0)) == Status.EACCESS
+
+
+def test_a_stream_request_on_a_consumers_connection_closes_it(own: RunningNode) -> None:
+    with Client(own.port) as client:
+        client.ask(messages.Open(key=b"repl", flags=0), messages.OpenReply)
+        client.send(stream())
+        assert client.is_closed()
 
 
 def test_a_gone_connection_frees_its_name(own: RunningNode) -> None:

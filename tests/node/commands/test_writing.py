@@ -14,6 +14,7 @@ from headrace.wire.values import deflate
 if TYPE_CHECKING:
     from headrace.wire.message import Request
     from tests.node.client import Client
+    from tests.node.running import RunningNode
 
 
 def durable(level: int, milliseconds: int | None = None) -> tuple[FrameInfo, ...]:
@@ -203,3 +204,23 @@ def test_preserve_ttl_keeps_the_expiry_of_the_version_before(client: Client) -> 
     assert client.ask(kv.GetMeta(key=b"ttl"), kv.GetMetaReply).expiration == before
     client.set(b"ttl", b"3")
     assert client.ask(kv.GetMeta(key=b"ttl"), kv.GetMetaReply).expiration == 0
+
+
+def test_writers_of_a_vbucket_that_must_drain_try_again_later(
+    client: Client, node: RunningNode
+) -> None:
+    host = node.node.hosts["default"]
+    client.set(b"drain", b"v")
+    node.call(lambda: host.hold_writes(0, held=True))
+    try:
+        for request in (
+            kv.Set(key=b"drain", value=b"w"),
+            kv.Delete(key=b"drain"),
+            kv.Touch(key=b"drain", expiration=9),
+        ):
+            assert client.status(request) == Status.ETMPFAIL
+        assert client.get(b"drain").value == b"v"
+        assert client.status(kv.Set(key=b"drain", vbucket=1)) == Status.SUCCESS
+    finally:
+        node.call(lambda: host.hold_writes(0, held=False))
+    client.set(b"drain", b"w")

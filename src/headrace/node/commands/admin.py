@@ -1,4 +1,4 @@
-"""Administration: vbucket states, compaction, persistence, buckets, FLUSH, VERBOSITY.
+"""Administration: vbucket states, maps, compaction, persistence, buckets, FLUSH, VERBOSITY.
 
 Work that may take long (compaction, opening and deleting buckets) leaves the event loop; the
 connection that asked waits, others do not.
@@ -13,11 +13,13 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from headrace.errors import ConfigError, HeadraceError
+from headrace.node.cluster_map import MapVersion, read_given
 from headrace.node.command import Command, Quiet, administering
 from headrace.node.config import BUCKET_NAME, BucketConfig, ConflictResolution
 from headrace.node.logs import LOGGER, note
 from headrace.node.refusal import Refusal
 from headrace.node.replies import Later
+from headrace.node.sync_writes import read_topology
 from headrace.node.users import Role
 from headrace.store import BucketSettings
 from headrace.wire import admin
@@ -27,10 +29,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.node.session import Session
+    from headrace.node.sync_writes import Topology
     from headrace.wire.message import Reply
 
 SYNCHRONOUS: Final = b"async=0"
-TOPOLOGY_KEYS: Final = frozenset({"topology", "use_snapshot", "next_expected_state"})
+VBUCKET_KEYS: Final = frozenset({"topology", "use_snapshot", "next_expected_state"})
 VERBOSITIES: Final = (logging.WARNING, logging.INFO, logging.DEBUG)
 
 
@@ -68,34 +71,50 @@ def set_vbucket(session: Session, message: admin.SetVBucket) -> admin.SetVBucket
         state = VBucketState(message.state)
     except ValueError:
         raise Refusal(Status.EINVAL, f"state {message.state}, allowed 1..4") from None
-    if message.value:
-        _check_topology(message, state)
-    host.set_state(message.vbucket, state)
+    topology = _read_topology(message, state) if message.value else None
+    host.set_state(message.vbucket, state, topology=topology)
     return admin.SetVBucketReply()
 
 
-def _check_topology(message: admin.SetVBucket, state: VBucketState) -> None:
+def _read_topology(message: admin.SetVBucket, state: VBucketState) -> Topology | None:
     if not message.datatype & Datatype.JSON:
         raise Refusal(Status.EINVAL, "the value of SET_VBUCKET needs datatype JSON")
     try:
         value = json.loads(message.value)
     except (ValueError, RecursionError) as error:
         raise Refusal(Status.EINVAL, f"the value of SET_VBUCKET is not JSON: {error}") from error
-    if not isinstance(value, dict) or not value.keys() <= TOPOLOGY_KEYS:
+    if not isinstance(value, dict) or not value.keys() <= VBUCKET_KEYS:
         raise Refusal(
-            Status.EINVAL, f"the value may have {', '.join(sorted(TOPOLOGY_KEYS))} and nothing else"
+            Status.EINVAL, f"the value may have {', '.join(sorted(VBUCKET_KEYS))} and nothing else"
         )
     if "use_snapshot" in value or "next_expected_state" in value:
         raise Refusal(
             Status.NOT_SUPPORTED, "snapshots of vbuckets cannot be brought in from outside"
         )
     chains = value.get("topology")
-    if not isinstance(chains, list) or not 1 <= len(chains) <= 2 or state != VBucketState.ACTIVE:
-        raise Refusal(Status.EINVAL, "a topology is one or two chains, of an active vbucket")
-    if any(not isinstance(chain, list) or (len(chain) > 1 and any(chain[1:])) for chain in chains):
+    if chains is None:
+        return None
+    if state != VBucketState.ACTIVE:
         raise Refusal(
-            Status.NOT_SUPPORTED, "this node has no replicas: a chain holds one name at most"
+            Status.EINVAL,
+            f"a topology for state {state.name.lower()}; only an active vbucket has one",
         )
+    return read_topology(chains)
+
+
+def set_cluster_config(session: Session, message: admin.SetClusterConfig) -> Later:
+    """Take the map of a bucket from a manager; it is on disk when the reply is sent."""
+    name = message.key.decode("utf-8", "replace")
+    host = session.node.hosts.get(name)
+    if session.user is not None and not session.user.may_use(name):
+        raise Refusal(Status.EACCESS, f"no access to bucket {name!r}")
+    if host is None:
+        raise Refusal(Status.KEY_ENOENT, f"there is no bucket {name!r}")
+    version = MapVersion(epoch=message.epoch, revision=message.revision)
+    host.take_map(
+        read_given(message.value, version, bucket=name, vbuckets=host.bucket.settings.vbuckets)
+    )
+    return off_loop(session, host.bucket.commit, admin.SetClusterConfigReply)
 
 
 def get_vbucket(session: Session, message: admin.GetVBucket) -> admin.GetVBucketReply:
@@ -239,5 +258,6 @@ ROWS: Final = (
     ),
     *administering(create_bucket, Opcode.CREATE_BUCKET, bucket=False),
     *administering(delete_bucket, Opcode.DELETE_BUCKET, bucket=False),
+    *administering(set_cluster_config, Opcode.SET_CLUSTER_CONFIG, bucket=False),
     *administering(verbosity, Opcode.VERBOSITY, bucket=False),
 )

@@ -224,7 +224,7 @@ def list_buckets(session: Session, message: admin.ListBuckets) -> admin.ListBuck
 def get_cluster_config(
     session: Session, message: admin.GetClusterConfig
 ) -> admin.GetClusterConfigReply:
-    """Send the map of the selected bucket; of the node alone to a client that has yet to select."""
+    """Send the map of the selected bucket; of the nodes alone to who has yet to select one."""
     host = session.selected
     if not session.bucket_selected and session.has(Feature.SELECT_BUCKET):
         host = None

@@ -18,6 +18,7 @@ Imports: wire, node.
 
 from __future__ import annotations
 
+import json
 import os
 from typing import TYPE_CHECKING, Final
 
@@ -35,11 +36,18 @@ if TYPE_CHECKING:
 
     from headrace.node.bucket_host import BucketHost
     from headrace.node.producer import Producer
+    from headrace.node.replica import Replica
     from headrace.node.session import Session
     from headrace.store import VBucket
     from headrace.wire.message import Reply
 
 ARGUMENTS_MAX: Final = 4
+
+
+def replicas_of(host: BucketHost) -> list[Replica]:
+    """The consuming ends of a bucket's change-stream connections."""
+    found = (listener.replica for listener in host.listeners.values())
+    return [replica for replica in found if replica is not None]
 
 
 def producers_of(host: BucketHost) -> list[Producer]:
@@ -143,12 +151,13 @@ def details(session: Session, arguments: list[str]) -> Iterator[tuple[str, objec
             ("max_visible_seqno", vbucket.max_visible_seqno),
             ("high_prepared_seqno", vbucket.high_prepared_seqno),
             ("high_completed_seqno", vbucket.high_completed_seqno),
+            ("complete_seqno", vbucket.complete_seqno),
             ("max_cas", vbucket.max_cas),
             ("max_deleted_revid", vbucket.max_deleted_rev),
             ("open_checkpoint_id", vbucket.checkpoint_id),
             ("num_checkpoints", len(vbucket.checkpoints)),
             ("db_file_size", vbucket.disk_bytes),
-            ("topology", '[["headrace"]]'),
+            ("topology", json.dumps(session.host.sync_writes.topology(vbucket.id).to_json())),
         ):
             yield f"{prefix}:{name}", value
 
@@ -199,9 +208,11 @@ def dcp(session: Session, arguments: list[str]) -> Iterator[tuple[str, object]]:
         for key, value in listener.stream_statistics():
             yield f"eq_dcpq:{text}:{key}", value
     producers = producers_of(host)
-    yield "ep_dcp_count", len(producers)
+    replicas = replicas_of(host)
+    yield "ep_dcp_count", len(producers) + len(replicas)
     yield "ep_dcp_producer_count", len(producers)
-    yield "ep_dcp_consumer_count", 0
+    yield "ep_dcp_consumer_count", len(replicas)
+    yield "ep_dcp_items_received", sum(replica.items_received for replica in replicas)
     yield "ep_dcp_items_sent", sum(items_sent(producer) for producer in producers)
     yield "ep_dcp_items_remaining", sum(items_remaining(producer) for producer in producers)
     yield "ep_dcp_total_bytes", sum(producer.bytes_sent for producer in producers)
@@ -210,7 +221,8 @@ def dcp(session: Session, arguments: list[str]) -> Iterator[tuple[str, object]]:
 
 def dcp_aggregate(session: Session, arguments: list[str]) -> Iterable[tuple[str, object]]:
     """Sums over change-stream connections, by the first part of their names."""
-    return aggregate_statistics(producers_of(session.host), *arguments[:1])
+    host = session.host
+    return aggregate_statistics((*producers_of(host), *replicas_of(host)), *arguments[:1])
 
 
 def takeover(session: Session, arguments: list[str]) -> Iterator[tuple[str, object]]:

@@ -1,0 +1,31 @@
+"""What a replica is given, and that the node's own bucket gives it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.node.bucket_host import BucketHost
+from headrace.node.config import BucketConfig
+from headrace.node.replica_context import ReplicaSettings
+from headrace.store import Bucket, BucketSettings
+from headrace.wire.opcodes import VBucketState
+
+if TYPE_CHECKING:
+    from headrace.node.replica_context import Host
+
+
+def test_work_is_done_at_once_unless_the_node_says_how() -> None:
+    done: list[object] = []
+    ReplicaSettings().off_loop(lambda: 7, done.append)
+    assert done == [7]
+
+
+def test_the_nodes_bucket_is_a_host() -> None:
+    config = BucketConfig(settings=BucketSettings(vbuckets=1))
+    with Bucket.open(None, config.settings) as bucket:
+        bucket.create_vbuckets(VBucketState.REPLICA)
+        host: Host = BucketHost(config, bucket)
+        assert host.inbound == {}
+        log = bucket.vbucket(0).failover_log
+        taken = host.set_state(0, VBucketState.ACTIVE, takeover=True)
+        assert (taken.state, taken.failover_log) == (VBucketState.ACTIVE, log)
