@@ -1,0 +1,66 @@
+"""The simulation: seeds hold, runs repeat exactly, and the bugs it is for are found.
+
+`make sim` runs thousands of seeds; this is a slice of it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.sim.world.bugs import BUGS, planted
+from tests.sim.world.runs import run_seed
+from tests.sim.world.truth import VBucketTruth
+
+ROOT = Path(__file__).resolve().parents[2]
+SEEDS = range(1, 1 + int(os.environ.get("HEADRACE_WORLD_SEEDS", "40")))
+FINDERS = 60
+"""Seeds within which each planted bug is found here; `make sim BUG=all` gives them a thousand."""
+
+
+def test_seeds_hold() -> None:
+    failed = [(one.seed, one.failure) for one in map(run_seed, SEEDS) if one.failure]
+    assert not failed
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_planted_bug_is_found(name: str) -> None:
+    with planted(name):
+        assert any(run_seed(seed).failure for seed in range(1, FINDERS + 1)), BUGS[name].text
+
+
+def trace_in_another_process(seed: int, hash_seed: str) -> bytes:
+    command = [sys.executable, "-m", "tests.sim.world", "--seed", str(seed)]
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": f"{ROOT}/src:{ROOT}"}
+    found = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, check=True, timeout=120
+    )
+    return found.stdout
+
+
+def test_a_seed_tells_the_same_story_in_every_process() -> None:
+    stories = {trace_in_another_process(7, hash_seed) for hash_seed in ("1", "2")}
+    assert len(stories) == 1
+    assert b"everything held" in stories.pop()
+
+
+def test_the_readme_names_every_bug() -> None:
+    text = (ROOT / "tests" / "sim" / "README.md").read_text(encoding="utf-8")
+    assert [name for name, bug in BUGS.items() if f"| `{name}` | {bug.text} |" not in text] == []
+
+
+def test_the_truth_of_a_branch_is_what_its_log_says() -> None:
+    truth = VBucketTruth(0)
+    truth.logs = {1: ((1, 0),), 2: ((2, 2), (1, 0))}
+    for seqno, value in ((1, b"a"), (2, b"b"), (3, b"lost")):
+        truth.accept(1, seqno, b"k", value)
+    truth.accept(2, 3, b"other", b"kept")
+    assert truth.state(1, 3) == {b"k": b"lost"}
+    assert truth.state(2, 3) == {b"k": b"b", b"other": b"kept"}
+    truth.persisted.add((1, 3))
+    with pytest.raises(AssertionError, match="was persisted and is gone"):
+        truth.check_kept(2, 3)

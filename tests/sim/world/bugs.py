@@ -1,0 +1,153 @@
+"""Bugs to plant: each a patch of one function of the product, and what it breaks.
+
+Every one of them is a mistake that somebody could make, or has made. tests/sim/README.md lists
+them; `make sim BUG=all` must find each within a thousand seeds.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+from unittest import mock
+
+from headrace.client.courses import Courses
+from headrace.cluster import mover
+from headrace.history import Boundaries, FailoverLog
+from headrace.node.replica_stream import ReplicaStream
+from headrace.node.stream import Stream
+from headrace.node.takeover import Takeover
+from headrace.protocol import decision
+from headrace.protocol import events as e
+from headrace.protocol.stream import ConsumerStream
+from headrace.store.opening import Opening
+from headrace.store.replica import Received
+from headrace.store.vbucket import VBucket
+from headrace.wire.opcodes import VBucketState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+    from headrace.protocol.stream import State
+    from headrace.wire import messages as m
+    from headrace.wire.message import Message, Request
+    from headrace.wire.opcodes import StreamEndReason
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A mistake: what it is, and how it is planted."""
+
+    text: str
+    patch: Callable[[], AbstractContextManager[object]]
+
+
+def instead(owner: object, name: str, made: object) -> Callable[[], AbstractContextManager[object]]:
+    """Put something else in the place of a function."""
+    return lambda: mock.patch.object(owner, name, made)
+
+
+_TRUE_MARKER = ReplicaStream._marker
+_TRUE_TAKE_MARKER = ConsumerStream._take_marker
+_TRUE_LOST = Stream._lost
+
+
+def _acknowledge_early(self: ReplicaStream, message: m.SnapshotMarker) -> list[Message]:
+    answers = _TRUE_MARKER(self, message)
+    self._owed = type(self._owed)(0 for _ in self._owed)
+    return [*answers, *self.applied()]
+
+
+def _move_by_marker(self: ConsumerStream, before: State, message: Request) -> bool:
+    found = _TRUE_TAKE_MARKER(self, before, message)
+    marker = self._range
+    if marker is not None and self.token.is_boundary and marker.start > self.token.seqno:
+        self.token = replace(self.token, seqno=marker.end, snapshot=marker)
+    return found
+
+
+def _stay_alive(self: Takeover) -> VBucketState:
+    self.asks = VBucketState.ACTIVE
+    return VBucketState.ACTIVE
+
+
+def _whole(cls: type[Received], *_: object) -> Received:
+    return cls(0, 0)
+
+
+def _lost_but_branches(self: Stream) -> StreamEndReason | None:
+    self.branch = int(self._vbucket.failover_log.newest.uuid)
+    return _TRUE_LOST(self)
+
+
+BUGS: dict[str, Bug] = {
+    "marker-acked-early": Bug(
+        "a replica acknowledges a marker before its items are applied",
+        instead(ReplicaStream, "_marker", _acknowledge_early),
+    ),
+    "branch-at-high-seqno": Bug(
+        "a promoted replica begins its branch at its high seqno, inside half a snapshot",
+        instead(VBucket, "complete_seqno", property(lambda self: self.high_seqno)),
+    ),
+    "token-by-marker": Bug(
+        "a resume token moves with a marker, before any item of it came",
+        instead(ConsumerStream, "_take_marker", _move_by_marker),
+    ),
+    "purge-ignored": Bug(
+        "a consumer behind the purge seqno is let go on: it never hears of purged deletions",
+        instead(decision, "_behind_purge", lambda *_: False),
+    ),
+    "rollback-at-face-value": Bug(
+        "a consumer goes back to the seqno it is told, not to a boundary below it",
+        instead(Boundaries, "greatest", lambda _self, seqno, _producer=None: seqno),
+    ),
+    "rollback-not-told": Bug(
+        "rows of a dead branch are never withdrawn from the application",
+        lambda: mock.patch.dict(Courses._TAKE, {e.RolledBack: lambda *_: None}),
+    ),
+    "own-log-kept": Bug(
+        "a replica keeps its own failover log when its stream is accepted",
+        instead(FailoverLog, "replaced_by", lambda self, _producer: self),
+    ),
+    "crash-without-branch": Bug(
+        "an owner comes back from a crash and goes on with the branch it had",
+        instead(Opening, "begin_branches", lambda _self: None),
+    ),
+    "two-owners": Bug(
+        "a takeover makes the new owner active while the old one still is",
+        instead(Takeover, "dies", _stay_alive),
+    ),
+    "snapshot-forgotten": Bug(
+        "a replica forgets over a restart that its last snapshot is not whole",
+        lambda: mock.patch.multiple(
+            Received, from_json=classmethod(_whole), from_parts=classmethod(_whole)
+        ),
+    ),
+    "persisted-too-early": Bug(
+        "changes are told as persisted when they are in memory only",
+        instead(VBucket, "persisted_seqno", property(lambda self: self.high_seqno)),
+    ),
+    "streams-outlive-branches": Bug(
+        "streams of a replica go on when it follows another branch",
+        instead(Stream, "_lost", _lost_but_branches),
+    ),
+    "resume-without-comparing": Bug(
+        "a move that broke in its takeover reopens the source without looking at the target",
+        instead(mover, "covers", lambda *_: True),
+    ),
+    "serves-half-a-copy": Bug(
+        "a replica serves streams while it receives its first disk snapshot",
+        instead(decision, "_filling", lambda *_: None),
+    ),
+}
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """With the bug in place; "" plants none."""
+    if not name:
+        yield
+        return
+    with BUGS[name].patch():
+        yield
