@@ -78,6 +78,10 @@ class RollbackError(HeadraceError):
         self.rollback = rollback
 
 
+class ClusterError(HeadraceError):
+    """The nodes of a cluster do not stand as an operation needs them; nothing was changed."""
+
+
 class CaptureError(HeadraceError):
     """A recorded conversation cannot be read; ``offset`` is a place in the file when known."""
 

@@ -171,3 +171,28 @@ def test_a_certificate_is_made_where_the_data_is(tmp_path: Path) -> None:
         made = files.certificate
         assert made.exists()
     assert not made.exists(), "gone with the node"
+
+
+def test_the_page_is_one_more_choice(tmp_path: Path) -> None:
+    path = tmp_path / "node.toml"
+    path.write_text('memory = true\nweb = 0\ntables = ["lake"]\n')
+    options = merged(Options(web=8311), path)
+    assert (options.web, options.tables) == (8311, (tmp_path / "lake",))
+    config, _ = node_config(options, None)
+    assert (config.web_port, config.web_host) == (8311, "127.0.0.1")
+    assert node_config(Options(memory=True), None)[0].web_port is None
+    with pytest.raises(ConfigError, match="users file and TLS"):
+        node_config(Options(memory=True, web=0, web_host="10.1.2.3"), None)
+
+
+def test_a_node_says_where_its_page_is(tmp_path: Path) -> None:
+    process = start(tmp_path, "--memory", "--vbuckets", "2", "--web", "0")
+    try:
+        port_of(tmp_path, process)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=START_SECONDS)
+        assert process.returncode == 0, err
+        assert re.search(r"live page +http://127\.0\.0\.1:\d+/\n", out)
+    finally:
+        process.kill()
+        process.communicate()

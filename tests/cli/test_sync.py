@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import signal
@@ -10,14 +9,13 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
 
 from headrace.cli import main
-from headrace.cli.sync import columns_of, stderr_to
+from headrace.cli.sync import columns_of, settings_of, stderr_to
 from headrace.errors import ConfigError, ConnectionLost
 from headrace.spark.tables.changes import ChangesTable
 from headrace.testing import running_node
@@ -25,6 +23,7 @@ from tests.spark.conftest import SOURCE, numbered, url_of, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from headrace.testing import RunningNode
 
@@ -103,6 +102,13 @@ def test_columns_are_paths_and_types() -> None:
     assert columns_of(("a.b:bigint", "c:string")) == {"a.b": "bigint", "c": "string"}
     with pytest.raises(ConfigError):
         columns_of((":string",))
+
+
+def test_settings_of_spark_are_keys_and_values() -> None:
+    assert settings_of(("spark.a=b=c", "spark.d=")) == {"spark.a": "b=c", "spark.d": ""}
+    for text in ("spark.a", "a=b", "=b"):
+        with pytest.raises(ConfigError, match="expected KEY=VALUE"):
+            settings_of((text,))
 
 
 def test_what_others_write_to_standard_error_goes_to_a_file(tmp_path: Path) -> None:
@@ -184,67 +190,6 @@ def test_a_driver_killed_at_any_moment_loses_and_doubles_nothing(
     assert_whole(node, tmp_path)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_workers_and_the_node_killed_at_any_moment_lose_and_double_nothing(
-    tmp_path: Path,
-) -> None:
-    seed = 7
-    draw = random.Random(seed)
-    killed = 0
-    with running_node(vbuckets=4, data=tmp_path / "data") as node, Churn(node):
-        follower = follower_of(node, tmp_path / "tables", "local[2]")
-        try:
-            wait_for_turn(tmp_path / "tables", 1)
-            for kill in range(KILLS):
-                time.sleep(draw.uniform(0.1, 0.6))
-                if kill % 4 == 3:
-                    node.crash()
-                    node.restart()
-                else:
-                    killed += kill_one_worker(follower.pid, draw)
-            turn = ChangesTable(tmp_path / "tables" / "changes").table.turn
-            wait_for_turn(tmp_path / "tables", turn + 2)
-            assert follower.poll() is None, "the sync lives on"
-            assert killed >= KILLS // 4, "workers were there to be killed"
-        finally:
-            follower.kill()
-            follower.wait()
-    with running_node(vbuckets=4, data=tmp_path / "data") as node:
-        assert_whole(node, tmp_path / "tables")
-
-
-def processes() -> dict[int, tuple[int, str]]:
-    """Every process: its parent and its command."""
-    found = {}
-    for path in Path("/proc").iterdir():
-        if path.name.isdigit():
-            with contextlib.suppress(OSError):
-                parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-                command = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-                found[int(path.name)] = (parent, command)
-    return found
-
-
-def kill_one_worker(driver: int, draw: random.Random) -> bool:
-    """Kill one of the Python workers below a driver; False if it has none just now."""
-    known = processes()
-    workers = [pid for pid, (_, command) in known.items() if "pyspark.daemon" in command]
-    below = [pid for pid in workers if driver in ancestors(pid, known)]
-    with contextlib.suppress(ProcessLookupError, IndexError):
-        os.kill(draw.choice(below), signal.SIGKILL)
-        return True
-    return False
-
-
-def ancestors(pid: int, known: dict[int, tuple[int, str]]) -> set[int]:
-    found = set()
-    while pid in known:
-        pid = known[pid][0]
-        found.add(pid)
-    return found
-
-
 def test_a_follower_is_stopped_by_a_signal_and_leaves_whole_tables(
     node: RunningNode, tmp_path: Path
 ) -> None:
@@ -271,21 +216,3 @@ def test_a_follower_is_stopped_by_a_signal_and_leaves_whole_tables(
         follower.kill()
         follower.wait()
         follower.stderr.close()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_executors_in_processes_of_their_own_get_the_package(
-    node: RunningNode, tmp_path: Path
-) -> None:
-    write(node, numbered(200))
-    command = [sys.executable, "-m", "headrace", "sync", url_of(node), str(tmp_path)]
-    done = subprocess.run(
-        [*command, "--master", "local-cluster[2,1,1024]"],
-        env={**os.environ, "PYTHONPATH": str(SOURCE)},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert "turn 1: 200 rows" in done.stderr, done.stderr
-    assert_whole(node, tmp_path)

@@ -1,35 +1,50 @@
 """cli: the `headrace` command, one file per subcommand.
 
 A command is loaded when it is called: `headrace --help` reads only the table below. A mistake of
-the user or of the input is one sentence on standard error and exit code 1 (2 when the command line
-itself is wrong); a reader that goes away (`| head`) ends the command quietly.
+the user or of the input is one sentence on standard error and an exit code of `headrace.cli.exits`;
+a reader that goes away (`| head`) ends the command quietly.
 
 Imports: errors; the commands import every layer they need.
 """
 
 from __future__ import annotations
 
+import errno
 from importlib import import_module
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from headrace import __version__
+from headrace.cli.examples import with_examples
+from headrace.cli.exits import MEANINGS, Exit
 from headrace.errors import HeadraceError
 
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
 COMMANDS: Final[dict[str, str]] = {
+    "demo": "Run a whole pipeline on this machine, with a failover in the middle.",
+    "doctor": "Check this installation, and a bucket: what works and what to do.",
     "decode": "Show the frames of a capture, a hex dump or a file.",
     "serve": "Run a node: documents in, change streams out.",
     "fault": "Make a running node fail: failover, rollback, purge, cut, crash ...",
     "tail": "Follow the changes of a bucket.",
     "status": "Show where vbuckets and consumers stand.",
+    "watch": "Show a live page of a bucket: vbuckets, lag, connections, failovers.",
     "load": "Write documents: from a file, or made up.",
+    "replicate": "Keep replicas of vbuckets on other nodes.",
+    "move": "Move vbuckets from node to node; nothing is lost.",
+    "rebalance": "Spread vbuckets evenly over the nodes of a cluster file.",
+    "failover": "Promote the replicas of a node that is gone.",
     "tokens": "Show, compare, check and edit resume tokens.",
     "capture": "Record a conversation with a node.",
     "replay": "Play a recorded conversation back.",
     "sync": "Keep tables of a bucket up to date.",
     "verify": "Compare tables with their source, item by item.",
     "history": "Print the life of one key, with branches and rollbacks.",
+    "tables": "Look at the tables of a sync, and keep them small.",
+    "completion": "Print the completion script of a shell.",
 }
 """Name -> what it does; the command `a-b` is `command` in headrace/cli/a_b.py."""
 
@@ -37,7 +52,7 @@ COMMANDS: Final[dict[str, str]] = {
 class Failure(click.ClickException):
     """A HeadraceError on its way to the terminal: one sentence, exit code 1."""
 
-    exit_code = 1
+    exit_code = Exit.FAILED
 
     def show(self, file: object = None) -> None:  # noqa: ARG002 - the sentence always goes to stderr
         """Say it on standard error."""
@@ -58,12 +73,28 @@ class Commands(click.Group):
         module = import_module(f"headrace.cli.{cmd_name.replace('-', '_')}")
         command = module.command
         assert isinstance(command, click.Command)
-        return command
+        return with_examples(command, cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the table without loading what it names."""
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write the exit codes."""
+        with formatter.section("Exit codes, of every command"):
+            formatter.write_dl([(str(code.value), text) for code, text in MEANINGS.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete a name from the table, without loading what it names."""
+        from click.shell_completion import CompletionItem
+
+        found = [
+            CompletionItem(name, help=text)
+            for name, text in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
 
     def invoke(self, ctx: click.Context) -> object:
         """Run a command; what headrace can say went wrong becomes its sentence."""
@@ -71,6 +102,14 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except HeadraceError as error:
             raise Failure(str(error)) from error
+        except KeyboardInterrupt:
+            click.echo("headrace: interrupted", err=True)
+            ctx.exit(Exit.INTERRUPTED)
+        except OSError as error:
+            if error.errno == errno.EPIPE:
+                raise  # a reader that went away: click ends quietly
+            where = f"{error.filename}: " if error.filename else ""
+            raise Failure(f"{where}{error.strerror or error}") from error
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -31,10 +31,10 @@ PASSWORD_VARIABLE: Final = "HEADRACE_PASSWORD"  # noqa: S105 - the name of a var
 USER_VARIABLE: Final = "HEADRACE_USER"
 
 
-def source_options(function: Function) -> Function:
+def source_options(function: Function, *, url_required: bool = True) -> Function:
     """Add URL and the options of `connected`; they arrive as keyword arguments named so."""
     decorators = (
-        click.argument("url"),
+        click.argument("url", required=url_required),
         click.option("--user", envvar=USER_VARIABLE, metavar="NAME", help="Who logs in."),
         click.option(
             "--password-file",
@@ -59,8 +59,15 @@ def source_options(function: Function) -> Function:
 @contextmanager
 def connected(**said: Any) -> Iterator[Bucket]:  # noqa: ANN401 - click's own words, checked below
     """Connect as the options of `source_options` say."""
-    from headrace.client.access import Tls
     from headrace.client.bucket import connect
+
+    with connect(said["url"], bucket=said["bucket"], **access_words(said)) as bucket:
+        yield bucket
+
+
+def access_words(said: dict[str, Any]) -> dict[str, Any]:
+    """What the options of `source_options` say about getting in, as the client takes it."""
+    from headrace.client.access import Tls
 
     tls = Tls(
         trust=said["trust"],
@@ -68,16 +75,13 @@ def connected(**said: Any) -> Iterator[Bucket]:  # noqa: ANN401 - click's own wo
         key=said["key"],
         verify=not said["no_verify"],
     )
-    with connect(
-        said["url"],
-        user=said["user"],
-        password=_password(said["user"], said["password_file"]),
-        bucket=said["bucket"],
-        tls=tls if tls != Tls() else None,
-        connect_seconds=said["connect_seconds"],
-        dialect=said["dialect"],
-    ) as bucket:
-        yield bucket
+    return {
+        "user": said["user"],
+        "password": _password(said["user"], said["password_file"]),
+        "tls": tls if tls != Tls() else None,
+        "connect_seconds": said["connect_seconds"],
+        "dialect": said["dialect"],
+    }
 
 
 SOURCE_NAMES: Final = (

@@ -8,6 +8,7 @@ Imports: spark, cli.sync.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -39,30 +40,63 @@ def line_of(moment: Moment) -> str:
     )
 
 
+def record_of(moment: Moment) -> dict[str, object]:
+    """One moment as plain data; a value that is no JSON is text."""
+    value: object = None
+    if moment.value is not None:
+        try:
+            value = json.loads(moment.value)
+        except ValueError:
+            value = moment.value.decode("utf-8", "backslashreplace")
+    return {
+        "vbucket": moment.vbucket,
+        "epoch": moment.epoch,
+        "seqno": moment.seqno,
+        "branch": f"{moment.branch:016x}",
+        "time": moment.time.isoformat() if moment.time else None,
+        "event": moment.event,
+        "rev": moment.rev,
+        "value": value,
+        "withdrawn": moment.dead,
+    }
+
+
 @click.command("history")
 @click.argument("place", metavar="URL|TABLE_DIR")
 @click.argument("key")
 @click.option("--user", help="Who we are; the password comes from HEADRACE_PASSWORD.")
 @click.option(
+    "--password-file",
     "--credentials",
+    "credentials",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="File with the user on one line and the password on the next.",
+    help="File with the password; or with the user and, on the next line, the password.",
 )
-@click.option("--collection-id", type=int, help="Only this collection's document of that name.")
+@click.option("--bucket", metavar="NAME", help="Bucket, if the URL names none.")
+@click.option(
+    "--collection-id", type=click.IntRange(0), help="Only this collection's document of that name."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object per version.")
 def command(
-    place: str, key: str, user: str | None, credentials: Path | None, collection_id: int | None
+    place: str,
+    key: str,
+    user: str | None,
+    credentials: Path | None,
+    bucket: str | None,
+    collection_id: int | None,
+    as_json: bool,
 ) -> None:
     """Print the life of one KEY, oldest first, with branches and rollbacks."""
     from headrace.spark.lives import life_in_source, life_in_table
 
     if "://" in place:
         moments = life_in_source(
-            factory_of(place, user, credentials), key, collection_id=collection_id
+            factory_of(place, user, credentials, bucket=bucket), key, collection_id=collection_id
         )
     else:
         moments = life_in_table(place, key, collection_id=collection_id)
     for moment in moments:
-        click.echo(line_of(moment))
+        click.echo(json.dumps(record_of(moment)) if as_json else line_of(moment))
     if not any(moment.event != "rollback" for moment in moments):
-        click.echo(f"{key!r} is not in {place}", err=True)
+        click.echo(f"headrace: {key!r} is not in {place}", err=True)
         raise SystemExit(1)

@@ -31,8 +31,10 @@ if TYPE_CHECKING:
 
     from headrace.node.config import NodeConfig, TlsFiles
     from headrace.node.server import Node
+    from headrace.web.page import Page
 
 ADMINISTRATOR: Final = "Administrator"
+WEB_PORT: Final = 8300
 CONFIG_SIZE_MAX: Final = 1024 * 1024
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
@@ -45,6 +47,7 @@ class Options:
     memory: bool | None = None
     host: str | None = None
     port: int | None = None
+    node_name: str | None = None
     vbuckets: int | None = None
     bucket: tuple[str, ...] = ()
     users: Path | None = None
@@ -57,6 +60,9 @@ class Options:
     metrics_port: int | None = None
     admin_port: int | None = None
     admin_file: Path | None = None
+    web: int | None = None
+    web_host: str | None = None
+    tables: tuple[Path, ...] = ()
     scenario: Path | None = None
     log_format: str | None = None
     log_level: str | None = None
@@ -72,10 +78,11 @@ _PATHS: Final = frozenset(
 _KINDS: Final[dict[str, type]] = {
     **dict.fromkeys(_PATHS, str),
     **dict.fromkeys(("memory", "tls_self_signed", "tls_only", "flush", "lww"), bool),
-    **dict.fromkeys(("port", "vbuckets", "tls_port", "metrics_port", "admin_port"), int),
+    **dict.fromkeys(("port", "vbuckets", "tls_port", "metrics_port", "admin_port", "web"), int),
     "memory_quota_mb": int,
-    **dict.fromkeys(("host", "log_format", "log_level"), str),
+    **dict.fromkeys(("host", "node_name", "web_host", "log_format", "log_level"), str),
     "bucket": list,
+    "tables": list,
 }
 
 
@@ -100,6 +107,8 @@ def read_config(path: Path) -> Options:
             raise ConfigError(f"config file {path}: {key} is {value!r}, needs {kind.__name__}")
         if name in _PATHS:
             values[name] = path.parent / str(value)
+        elif name == "tables":
+            values[name] = tuple(path.parent / str(one) for one in table[key])
         elif isinstance(value, list):
             values[name] = tuple(str(one) for one in value)
         else:
@@ -150,6 +159,7 @@ def node_config(options: Options, tls: TlsFiles | None) -> tuple[NodeConfig, str
     config = NodeConfig(
         host=options.host or "127.0.0.1",
         port=None if options.tls_only else (11210 if options.port is None else options.port),
+        node_name=options.node_name or "",
         tls_port=11207 if options.tls_port is None else options.tls_port,
         tls=tls,
         data=options.data,
@@ -158,6 +168,8 @@ def node_config(options: Options, tls: TlsFiles | None) -> tuple[NodeConfig, str
         login=login,
         metrics_port=options.metrics_port,
         admin_port=0 if options.admin_port is None and options.admin_file else options.admin_port,
+        web_port=options.web,
+        web_host=options.web_host or "127.0.0.1",
         scenario=() if options.scenario is None else read_scenario_file(options.scenario),
         flush=bool(options.flush),
     )
@@ -191,7 +203,14 @@ def tls_files(options: Options) -> Iterator[TlsFiles | None]:
             yield replace(files, client_authority=authority)
 
 
-def announcement(node: Node, password: str) -> str:
+def page_of(node: Node, options: Options) -> Page:
+    """The live page of a node; nothing of it is loaded where nobody asks for it."""
+    from headrace.web.page import Page
+
+    return Page(node, tables=options.tables)
+
+
+def announcement(node: Node, password: str, page: str = "") -> str:
     """Where the node listens and how to connect: lines to copy."""
     host = node.config.host
     lines = []
@@ -206,6 +225,8 @@ def announcement(node: Node, password: str) -> str:
         lines.append(f"  certificate   {node.config.tls.certificate}")
     if node.metrics_port is not None:
         lines.append(f"  metrics       http://127.0.0.1:{node.metrics_port}/metrics")
+    if page:
+        lines.append(f"  live page     {page}")
     if node.admin is not None:
         lines.append(f"  faults        export HEADRACE_ADMIN={node.admin.url}")
         lines.append(f"                export HEADRACE_ADMIN_TOKEN={node.admin.token}")
@@ -263,15 +284,16 @@ def run(options: Options) -> None:
     with tls_files(options) as tls:
         config, password = node_config(options, tls)
         node = Node(config)
+        page = page_of(node, options) if options.web is not None else None
 
         def ready(started: Node) -> None:
             if options.port_file is not None:
                 write_port_file(options.port_file, started)
             if options.admin_file is not None:
                 write_admin_file(options.admin_file, started)
-            click.echo(announcement(started, password))
+            click.echo(announcement(started, password, page.url if page is not None else ""))
 
-        asyncio.run(node.serve(ready=ready))
+        asyncio.run(node.serve(ready=ready, beside=page))
 
 
 _FILE: Final = click.Path(path_type=Path, dir_okay=False)
@@ -282,6 +304,7 @@ _FILE: Final = click.Path(path_type=Path, dir_okay=False)
 @click.option("--memory", is_flag=True, default=None, help="Keep data in memory alone.")
 @click.option("--host", help="Address to listen on.  [default: 127.0.0.1]")
 @click.option("--port", type=int, help="Port; 0 takes any free one.  [default: 11210]")
+@click.option("--name", "node_name", help="Name in cluster maps.  [default: host:port]")
 @click.option("--vbuckets", type=int, help="Vbuckets of a new bucket, 1..1024.  [default: 64]")
 @click.option("--bucket", multiple=True, metavar="NAME", help="A bucket; may be repeated.")
 @click.option("--config", type=_FILE, help="TOML file with these options.")
@@ -297,6 +320,21 @@ _FILE: Final = click.Path(path_type=Path, dir_okay=False)
 @click.option("--metrics-port", type=int, help="Prometheus metrics on loopback; 0: any.")
 @click.option("--admin-port", type=int, help="Faults on demand, on loopback; 0: any.")
 @click.option("--admin-file", type=_FILE, help="Write the admin URL and token here.")
+@click.option(
+    "--web",
+    type=int,
+    is_flag=False,
+    flag_value=WEB_PORT,
+    metavar="[PORT]",
+    help=f"Live page on loopback; 0: any port.  [{WEB_PORT} without a number]",
+)
+@click.option("--web-host", metavar="HOST", help="Show it elsewhere; needs --users and TLS.")
+@click.option(
+    "--tables",
+    type=click.Path(path_type=Path, file_okay=False),
+    multiple=True,
+    help="Tables of `headrace sync` to show there; may be repeated.",
+)
 @click.option("--scenario", type=_FILE, help="Faults said in advance, one per line.")
 @click.option("--log-format", type=click.Choice(["text", "json"]), help="[default: text]")
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), help="[default: info]")

@@ -11,7 +11,9 @@ Imports: errors, spark.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -31,6 +33,22 @@ if TYPE_CHECKING:
 SPARK_LOG: Final = "spark.log"
 WITHOUT_SPARK: Final = "none"
 ROLLBACKS_SHOWN: Final = 10
+MASTER: Final = re.compile(
+    r"local(?:\[(?:\d+|\*)(?:,\d+)?\])?|local-cluster\[\d+,\d+,\d+\]|"
+    r"spark://[^\s,]+:\d+(?:,[^\s,]+:\d+)*|yarn|(?:k8s|sc)://\S+"
+)
+PARTS_MAX: Final = 1024
+
+
+def checked_master(context: click.Context, parameter: click.Parameter, master: str) -> str:
+    """The master, if it is one: Spark would take seconds to refuse it, in pages of words."""
+    del context, parameter
+    if master != WITHOUT_SPARK and not MASTER.fullmatch(master):
+        raise click.BadParameter(
+            f"{master!r}; allowed: {WITHOUT_SPARK}, local, local[N], local[*], "
+            "local-cluster[N,CORES,MEGABYTES], spark://HOST:PORT, sc://HOST, yarn, k8s://URL"
+        )
+    return master
 
 
 def source_options(command: Callable[..., object]) -> Callable[..., object]:
@@ -38,51 +56,77 @@ def source_options(command: Callable[..., object]) -> Callable[..., object]:
     for option in (
         click.option("--user", help="Who we are; the password comes from HEADRACE_PASSWORD."),
         click.option(
+            "--password-file",
             "--credentials",
+            "credentials",
             type=click.Path(path_type=Path, dir_okay=False),
-            help="File with the user on one line and the password on the next.",
+            help="File with the password; or with the user and, on the next line, the password.",
         ),
+        click.option("--bucket", metavar="NAME", help="Bucket, if the URL names none."),
         click.option(
             "--master",
             default="local[*]",
             show_default=True,
-            help=f"Spark master, or {WITHOUT_SPARK} to work in this process.",
+            callback=checked_master,
+            help=f"Spark master, sc:// of Spark Connect, or {WITHOUT_SPARK}: in this process.",
         ),
+        click.option("--conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark."),
     ):
         command = option(command)
     return command
 
 
 def factory_of(
-    url: str, user: str | None, credentials: Path | None, collections: tuple[str, ...] = ()
+    url: str,
+    user: str | None,
+    credentials: Path | None,
+    collections: tuple[str, ...] = (),
+    bucket: str | None = None,
 ) -> ClientFactory:
     """How tasks open the source."""
     from headrace.spark.client_feed import ClientFactory
     from headrace.spark.credentials import find_credentials
 
     found = find_credentials(user=user, file=credentials)
-    return ClientFactory(url, user=found.user, password=found.password, collections=collections)
+    return ClientFactory(
+        url, bucket, user=found.user, password=found.password, collections=collections
+    )
 
 
 @contextlib.contextmanager
-def runner_of(master: str, directory: Path) -> Iterator[Runner]:
+def runner_of(master: str, directory: Path, conf: tuple[str, ...] = ()) -> Iterator[Runner]:
     """What runs the tasks; Spark's words go to a file beside the tables."""
-    from headrace.spark.jobs import LocalRunner, SparkRunner
+    from headrace.spark.jobs import LocalRunner, runner_on
+
+    settings = settings_of(conf)
 
     if master == WITHOUT_SPARK:
         yield LocalRunner()
         return
-    from headrace.spark.session import is_one_process, session, ship
+    from headrace.spark.session import is_connect, is_one_process, session, ship
 
     directory.mkdir(parents=True, exist_ok=True)
     with stderr_to(directory / SPARK_LOG):
-        spark = session(master=master)
-        if not is_one_process(master):
+        spark = session(master=master, settings=settings)
+        if not is_one_process(master) and not is_connect(master):
             ship(spark)
     try:
-        yield SparkRunner(spark)
+        yield runner_on(spark)
     finally:
         spark.stop()
+
+
+def settings_of(texts: tuple[str, ...]) -> dict[str, str]:
+    """Keys and values of ``--conf key=value``."""
+    found = {}
+    for text in texts:
+        key, mark, value = text.partition("=")
+        if not mark or not key.startswith("spark."):
+            raise ConfigError(
+                f"--conf is {text!r}, expected KEY=VALUE, for example spark.executor.memory=2g"
+            )
+        found[key] = value
+    return found
 
 
 @contextlib.contextmanager
@@ -183,6 +227,29 @@ class Reporter:
             self._console.print(f"rollback: {more} more vbuckets", highlight=False)
 
 
+def record_of(turn: Turn) -> dict[str, object]:
+    """A turn as plain data."""
+    return {
+        "turn": turn.number,
+        "rows": turn.rows,
+        "bytes": turn.bytes,
+        "files": turn.files,
+        "lag": turn.lag,
+        "seconds": round(turn.seconds, 3),
+        "rollbacks": [
+            {
+                "vbucket": one.vbucket,
+                "from_seqno": one.from_seqno,
+                "to_seqno": one.to_seqno,
+                "dead_branch": f"{one.dead_branch:016x}",
+                "branch": f"{one.branch:016x}",
+            }
+            for one in turn.withdrawals
+        ],
+        "unfinished": {str(vbucket): reason for vbucket, reason in turn.unfinished.items()},
+    }
+
+
 def columns_of(texts: tuple[str, ...]) -> dict[str, str]:
     """Paths and types of ``--column path:type``."""
     found = {}
@@ -200,19 +267,40 @@ def columns_of(texts: tuple[str, ...]) -> dict[str, str]:
 @click.option("--once/--follow", default=True, help="Stop when level with the source, or never.")
 @source_options
 @click.option("--collection", multiple=True, metavar="SCOPE.NAME", help="Only this collection.")
-@click.option("--parts", type=int, default=8, show_default=True, help="Parts of a new table.")
-@click.option("--rows-per-turn", type=int, default=5_000_000, show_default=True)
+@click.option(
+    "--parts",
+    type=click.IntRange(1, PARTS_MAX),
+    default=8,
+    show_default=True,
+    help="Parts of a new table.",
+)
+@click.option(
+    "--rows-per-turn",
+    type=click.IntRange(1),
+    default=5_000_000,
+    show_default=True,
+    help="At most so many rows in one commit.",
+)
 @click.option("--state/--no-state", default=True, help="Keep the state table too.")
-@click.option("--rebuild-turns", type=int, default=32, show_default=True)
+@click.option(
+    "--rebuild-turns",
+    type=click.IntRange(1),
+    default=32,
+    show_default=True,
+    help="Turns after which a part of the state is merged.",
+)
 @click.option("--soft-deletes", is_flag=True, help="Keep deleted keys in state, marked.")
 @click.option("--column", multiple=True, metavar="PATH:TYPE", help="A column from JSON, in state.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object per turn.")
 def command(
     url: str,
     table_dir: Path,
     once: bool,
     user: str | None,
     credentials: Path | None,
+    bucket: str | None,
     master: str,
+    conf: tuple[str, ...],
     collection: tuple[str, ...],
     parts: int,
     rows_per_turn: int,
@@ -220,20 +308,23 @@ def command(
     rebuild_turns: int,
     soft_deletes: bool,
     column: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Keep the tables in TABLE_DIR level with the bucket at URL."""
     from headrace.spark.sync import Sync, SyncOptions
     from headrace.spark.tables.state import StateOptions
 
-    factory = factory_of(url, user, credentials, collection)
+    factory = factory_of(url, user, credentials, collection, bucket)
     kept = StateOptions(rebuild_turns, soft_deletes, columns_of(column)) if state else None
     options = SyncOptions(parts=parts, rows_per_turn=rows_per_turn, state=kept)
     factory().close()  # a wrong address or password is said before Spark takes its seconds
-    with runner_of(master, table_dir) as runner:
+    with runner_of(master, table_dir, conf) as runner:
         sync = Sync(factory, table_dir, runner, options)
         with stopped_by_signals(sync), Reporter(follow=not once) as reporter:
             try:
                 for turn in sync.once() if once else sync.follow():
                     reporter.take(turn)
+                    if as_json and turn is not None:
+                        click.echo(json.dumps(record_of(turn)))
             finally:
                 sync.close()

@@ -33,7 +33,7 @@ def command() -> None:
 @command.command("show")
 @click.argument("file", type=_FILE)
 @click.option("--json", "as_json", is_flag=True, help="As the file has them.")
-@click.option("--vbucket", "vbuckets", type=int, multiple=True)
+@click.option("--vbucket", "vbuckets", type=int, multiple=True, help="Only these.")
 def show(file: str, as_json: bool, vbuckets: tuple[int, ...]) -> None:
     """Show where a consumer stands."""
     tokens = _load(file)
@@ -85,7 +85,7 @@ def diff(old: str, new: str) -> None:
 @source_options
 @click.argument("file", type=_FILE)
 @click.option("--all", "everything", is_flag=True, help="Also those that simply go on.")
-@click.option("--json", "as_json", is_flag=True)
+@click.option("--json", "as_json", is_flag=True, help="JSON, for a script.")
 @click.pass_context
 def check(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401 - click's own words
     """Ask the source whether the tokens would be rolled back, to where, and why."""

@@ -7,11 +7,15 @@ Imports: spark, cli.sync.
 
 from __future__ import annotations
 
+import json
+import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
 import click
 
+from headrace.cli.exits import Exit
 from headrace.cli.sync import factory_of, runner_of, source_options
 
 SHOWN_DEFAULT: Final = 100
@@ -21,23 +25,37 @@ SHOWN_DEFAULT: Final = 100
 @click.argument("url")
 @click.argument("table_dir", type=click.Path(path_type=Path, file_okay=False))
 @source_options
-@click.option("--show", type=int, default=SHOWN_DEFAULT, show_default=True, help="Lines at most.")
+@click.option(
+    "--show",
+    type=click.IntRange(0),
+    default=SHOWN_DEFAULT,
+    show_default=True,
+    help="Lines at most.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     url: str,
     table_dir: Path,
     user: str | None,
     credentials: Path | None,
+    bucket: str | None,
     master: str,
+    conf: tuple[str, ...],
     show: int,
+    as_json: bool,
 ) -> None:
     """Compare the tables in TABLE_DIR with the bucket at URL and report every difference."""
     from headrace.spark.tables.views import open_state
     from headrace.spark.verify import verify
 
-    factory = factory_of(url, user, credentials)
+    factory = factory_of(url, user, credentials, bucket=bucket)
     open_state(table_dir)  # what is no table is said before Spark takes its seconds
-    with runner_of(master, table_dir) as runner:
+    with runner_of(master, table_dir, conf) as runner:
         report = verify(factory, table_dir, runner)
+    if as_json:
+        shown = replace(report, differences=report.differences[:show])
+        click.echo(json.dumps(asdict(shown)))
+        sys.exit(Exit.FAILED if report.count else Exit.OK)
     for difference in report.differences[:show]:
         click.echo(str(difference))
     if report.count > min(show, len(report.differences)):

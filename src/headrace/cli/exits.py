@@ -1,0 +1,31 @@
+"""Exit codes: one table for every command, in the help of `headrace` and in the docs.
+
+Imports: nothing of ours.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+
+class Exit(IntEnum):
+    """How a command ended."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    CHANGED = 3
+    PENDING = 3
+    INTERRUPTED = 130
+
+
+MEANINGS: Final[dict[Exit, str]] = {
+    Exit.OK: "done; compared and equal; nothing wrong was found",
+    Exit.FAILED: "failed, or a difference or a problem was found; standard error says which",
+    Exit.USAGE: "the command line is wrong; nothing was done",
+    Exit.PENDING: "not finished and not undone: `headrace move CLUSTER_FILE --resume` goes on",
+    Exit.CHANGED: "what was recorded or kept no longer holds (replay --to, tokens check)",
+    Exit.INTERRUPTED: "interrupted by Ctrl-C before it was done",
+}
+"""Code -> what it means, for every command alike."""

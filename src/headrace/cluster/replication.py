@@ -1,0 +1,338 @@
+"""Replicator: every replica of a map fed by its active copy, for as long as it runs.
+
+Streams that are wanted: from the active copy of each vbucket to every replica in its chain. What
+other managers do is respected: a vbucket in the journal of moves is left alone, a new map is
+followed.
+
+A replica that the cluster file wants and the map does not have yet is made first (SET_VBUCKET
+replica), fed until it has caught up, and only then becomes part of the chain: the active copy is
+told its topology and the map is published. A chain never names a replica that was never whole.
+
+Rules
+- A link or a stream that goes is tried again, after `RETRY_SECONDS` and twice as long each time, up
+  to `RETRY_SECONDS_MAX`; what is wrong is kept as a sentence.
+- The map is published only while no other manager holds the journal, from a map just loaded.
+- A copy that is active is never made a replica.
+
+Imports: errors, wire.opcodes, cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from headrace.cluster.chains import Chain, trimmed
+from headrace.cluster.journal import Journal, read_entries
+from headrace.cluster.links import Link
+from headrace.cluster.proxy import StreamAdded, StreamClosed, StreamEnded, StreamRefused
+from headrace.errors import ClusterError, ConnectionLost, HeadraceError, StatusError
+from headrace.wire.opcodes import Status, VBucketState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from headrace.cluster.copies import Copy
+    from headrace.cluster.manager import Cluster
+    from headrace.cluster.proxy import ProxyEvent
+
+TURN_SECONDS: Final = 0.1
+LOOK_SECONDS: Final = 1.0
+"""How often maps, journal and copies are looked at."""
+RETRY_SECONDS: Final = 0.5
+RETRY_SECONDS_MAX: Final = 30.0
+
+Pair = tuple[str, str]
+"""Producer and consumer node."""
+
+
+@dataclass(slots=True)
+class Feed:
+    """One stream that is wanted: where it stands, and how far its replica is."""
+
+    vbucket: int
+    producer: str
+    consumer: str
+    state: str = "waiting"  # waiting, adding, streaming, closing
+    attempts: int = 0
+    retry_at: float = 0.0
+    problem: str = ""
+    source_seqno: int = 0
+    held_seqno: int = 0
+    is_whole: bool = False
+
+    @property
+    def pair(self) -> Pair:
+        """The nodes it joins."""
+        return self.producer, self.consumer
+
+    @property
+    def lag(self) -> int:
+        """Items the replica lacks, as of the last look."""
+        return max(0, self.source_seqno - self.held_seqno)
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether the replica had everything at the last look."""
+        return self.is_whole and self.lag == 0
+
+    def fail(self, problem: str, now: float) -> None:
+        """Wait before the next attempt, longer each time."""
+        self.state, self.problem = "waiting", problem
+        self.retry_at = now + min(RETRY_SECONDS * 2**self.attempts, RETRY_SECONDS_MAX)
+        self.attempts += 1
+
+
+@dataclass(slots=True)
+class _Road:
+    """The link of a pair of nodes, and when it may be opened again."""
+
+    link: Link | None = None
+    attempts: int = 0
+    retry_at: float = 0.0
+    problem: str = ""
+    opening: asyncio.Task[None] | None = field(default=None, repr=False)
+
+
+class Replicator:
+    """Feeds the replicas of one bucket."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        journal: Path,
+        *,
+        wanted: Mapping[int, Chain] | None = None,
+        publishes: bool = True,
+        on_look: Callable[[Replicator], None] | None = None,
+    ) -> None:
+        """Stand ready; ``wanted`` are chains to grow into, beside those of the map."""
+        self.cluster = cluster
+        self.feeds: dict[tuple[str, str, int], Feed] = {}
+        self._journal = journal
+        self._wanted = dict(wanted or {})
+        self._publishes = publishes
+        self._on_look = on_look or (lambda _self: None)
+        self._roads: dict[Pair, _Road] = {}
+        self._clock = asyncio.get_running_loop().time
+        self._left_alone: set[int] = set()
+
+    @property
+    def lag(self) -> int:
+        """Items all replicas lack."""
+        return sum(feed.lag for feed in self.feeds.values())
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong just now, each once."""
+        said = [road.problem for road in self._roads.values() if road.problem]
+        said += [f"vb {one.vbucket}: {one.problem}" for one in self.feeds.values() if one.problem]
+        return list(dict.fromkeys(said))
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every replica had caught up at the last look and is in its chain."""
+        return all(feed.is_caught_up for feed in self.feeds.values()) and not self._growing()
+
+    async def run(self, *, once: bool) -> None:
+        """Feed until cancelled, or, ``once``, until everything has caught up."""
+        look_at = 0.0
+        try:
+            while True:
+                now = self._clock()
+                if now >= look_at:
+                    await self._look()
+                    look_at = now + LOOK_SECONDS
+                    self._on_look(self)
+                    if once and self.is_done:
+                        return
+                self._tend_links(now)
+                await self._tend_feeds(now)
+                await asyncio.sleep(TURN_SECONDS)
+        finally:
+            for road in self._roads.values():
+                if road.opening is not None:
+                    road.opening.cancel()
+                if road.link is not None:
+                    road.link.close()
+
+    # -- what is wanted --------------------------------------------------------------------------
+
+    async def _look(self) -> None:
+        chains = await self.cluster.load(tolerant=True)
+        self._left_alone = {
+            entry.move.vbucket
+            for entry in await asyncio.to_thread(read_entries, self._journal)
+            if entry.bucket == self.cluster.bucket
+        }
+        wanted: set[tuple[str, str | None, int]] = set()
+        for vbucket, row in enumerate(chains.rows):
+            active = row[0]
+            if active is None or vbucket in self._left_alone:
+                continue
+            grown = self._wanted.get(vbucket, ())
+            names = [*row[1:], *(grown[1:] if grown and grown[0] == active else ())]
+            wanted.update((active, name, vbucket) for name in names if name not in (None, active))
+        self._settle({(one, str(other), vbucket) for one, other, vbucket in wanted})
+        await self._measure()
+        if self._publishes:
+            await self._grow_chains()
+            if self.cluster.stale:
+                await self._bring_back()
+
+    def _settle(self, wanted: set[tuple[str, str, int]]) -> None:
+        for place in wanted - self.feeds.keys():
+            producer, consumer, vbucket = place
+            self.feeds[place] = Feed(vbucket, producer, consumer)
+        for place in self.feeds.keys() - wanted:
+            feed = self.feeds.pop(place)
+            link = self._link(feed.pair)
+            if link is not None and feed.state in ("adding", "streaming"):
+                link.close_stream(feed.vbucket)
+
+    async def _measure(self) -> None:
+        copies: dict[str, list[Copy]] = {}
+        for name in {name for feed in self.feeds.values() for name in feed.pair}:
+            try:
+                copies[name] = await self.cluster.nodes[name].copies(self.cluster.chains.vbuckets)
+            except ConnectionLost:
+                continue
+        for feed in self.feeds.values():
+            if feed.producer in copies:
+                feed.source_seqno = copies[feed.producer][feed.vbucket].high_seqno
+            if feed.consumer in copies:
+                copy = copies[feed.consumer][feed.vbucket]
+                feed.held_seqno = copy.high_seqno
+                feed.is_whole = copy.is_complete and copy.state == VBucketState.REPLICA
+        seen = {feed.vbucket: feed.source_seqno for feed in self.feeds.values()}
+        if self._publishes:
+            await asyncio.to_thread(self.cluster.remember, seen)
+
+    # -- links and streams -----------------------------------------------------------------------
+
+    def _link(self, pair: Pair) -> Link | None:
+        road = self._roads.get(pair)
+        link = road.link if road is not None else None
+        return link if link is not None and link.lost is None else None
+
+    def _tend_links(self, now: float) -> None:
+        for pair in {feed.pair for feed in self.feeds.values()}:
+            road = self._roads.setdefault(pair, _Road())
+            busy = road.opening is not None and not road.opening.done()
+            if self._link(pair) is None and not busy and now >= road.retry_at:
+                road.opening = asyncio.get_running_loop().create_task(self._open(pair, road))
+
+    async def _open(self, pair: Pair, road: _Road) -> None:
+        nodes = self.cluster.nodes
+        try:
+            link = await Link.open(nodes[pair[0]].node, nodes[pair[1]].node, self.cluster.bucket)
+        except HeadraceError as error:
+            self._road_lost(pair, road, str(error))
+            return
+        road.link, road.problem = link, ""
+        link.start(
+            lambda event: self._on_event(pair, event),
+            lambda error: self._road_lost(pair, road, str(error)),
+        )
+
+    def _road_lost(self, pair: Pair, road: _Road, problem: str) -> None:
+        now = self._clock()
+        road.problem = problem
+        road.retry_at = now + min(RETRY_SECONDS * 2**road.attempts, RETRY_SECONDS_MAX)
+        road.attempts += 1
+        for feed in self.feeds.values():
+            if feed.pair == pair:
+                feed.state = "waiting"
+
+    async def _tend_feeds(self, now: float) -> None:
+        for feed in list(self.feeds.values()):
+            link = self._link(feed.pair)
+            if feed.state != "waiting" or link is None or now < feed.retry_at:
+                continue
+            try:
+                await self._prepare(feed)
+            except (ConnectionLost, StatusError, ClusterError) as error:
+                feed.fail(str(error), now)
+                continue
+            if link.lost is None:
+                feed.state = "adding"
+                link.add_stream(feed.vbucket)
+
+    async def _prepare(self, feed: Feed) -> None:
+        """Have a replica to feed."""
+        node = self.cluster.nodes[feed.consumer]
+        copy = await node.copy(feed.vbucket)
+        if copy.state == VBucketState.ACTIVE and copy.high_seqno:
+            raise ClusterError(
+                f"{feed.consumer} has vbucket {feed.vbucket} active, with documents; the map says "
+                "that it is a replica"
+            )
+        if copy.state == VBucketState.ACTIVE:
+            await node.drop(feed.vbucket, empty=True)
+        if copy.state != VBucketState.REPLICA:
+            await node.set_state(feed.vbucket, VBucketState.REPLICA)
+
+    def _on_event(self, pair: Pair, event: ProxyEvent) -> None:
+        feed = self.feeds.get((*pair, event.vbucket))
+        if feed is None or isinstance(event, StreamClosed):
+            return
+        now = self._clock()
+        if isinstance(event, StreamAdded):
+            feed.state, feed.problem, feed.attempts = "streaming", "", 0
+            self._roads[pair].attempts = 0
+        elif isinstance(event, StreamRefused):
+            if event.status == Status.KEY_EEXISTS:
+                feed.fail("another manager feeds this replica", now)
+            else:
+                feed.fail(event.text, now)
+        elif isinstance(event, StreamEnded):
+            feed.fail(f"the stream ended with reason {event.reason}", now)
+
+    # -- chains that grow ------------------------------------------------------------------------
+
+    def _growing(self) -> dict[int, Chain]:
+        """Chains that are to have a replica the map does not have."""
+        chains = self.cluster.chains
+        grown = {}
+        for vbucket, chain in self._wanted.items():
+            row = chains.rows[vbucket]
+            new = [name for name in chain[1:] if name is not None and name not in row]
+            if new and row[0] == chain[0] and self._publishes:
+                grown[vbucket] = trimmed((*[name for name in row if name is not None], *new))
+        return grown
+
+    async def _bring_back(self) -> None:
+        """A node that was away is told the newest map, unless another manager is at work."""
+        try:
+            lock = Journal(self._journal)
+        except ClusterError:
+            return
+        with lock:
+            await self.cluster.load(tolerant=True)
+            await self.cluster.adopt(self._left_alone)
+
+    async def _grow_chains(self) -> None:
+        ready = {
+            vbucket: row for vbucket, row in self._growing().items() if self._is_whole(row, vbucket)
+        }
+        if not ready:
+            return
+        try:
+            lock = Journal(self._journal)
+        except ClusterError:
+            return  # another manager is at work; there is a next look
+        with lock:
+            await self.cluster.load(tolerant=True)
+            still = self._growing()
+            changed = {vbucket: row for vbucket, row in ready.items() if still.get(vbucket) == row}
+            for vbucket, row in changed.items():
+                assert row[0] is not None
+                await self.cluster.nodes[row[0]].set_state(vbucket, VBucketState.ACTIVE, row)
+            if changed:
+                await self.cluster.publish(changed)
+
+    def _is_whole(self, row: Chain, vbucket: int) -> bool:
+        feeds = [self.feeds.get((str(row[0]), str(name), vbucket)) for name in row[1:]]
+        return all(feed is not None and feed.is_whole for feed in feeds)

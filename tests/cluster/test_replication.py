@@ -1,0 +1,180 @@
+"""Replicas between real nodes: made, fed, fed again, part of their chain once they are whole."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from headrace.cluster.journal import Entry, Journal
+from headrace.cluster.manager import Cluster
+from headrace.cluster.planning import active_move, replicated
+from headrace.cluster.replication import RETRY_SECONDS, RETRY_SECONDS_MAX, Feed, Replicator
+from headrace.wire import admin, kv
+from headrace.wire.frame import FrameInfo
+from headrace.wire.opcodes import Feature, FrameInfoId, VBucketState
+from tests.cluster.kit import Nodes, key_of, move, run, running_nodes
+from tests.node.client import Client
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+    from pathlib import Path
+
+S = VBucketState
+KEYS: Final = range(30)
+SECONDS_MAX: Final = 30.0
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[Nodes]:
+    with running_nodes(tmp_path, replicas=1) as found:
+        found.put("a", 1, KEYS)
+        yield found
+
+
+def replicate(
+    nodes: Nodes, work: Callable[[Replicator], Awaitable[None]] | None = None
+) -> Replicator:
+    """Replicate as the file wants, until everything has caught up, or while work is done."""
+
+    async def main() -> Replicator:
+        file = nodes.file
+        cluster = Cluster(file, "default")
+        try:
+            await cluster.load()
+            await cluster.adopt()
+            wanted = replicated(cluster.chains, file.staying, file.replicas)
+            replicator = Replicator(cluster, file.beside("moves.json"), wanted=wanted)
+            if work is None:
+                await asyncio.wait_for(replicator.run(once=True), SECONDS_MAX)
+                return replicator
+            task = asyncio.create_task(replicator.run(once=False))
+            await asyncio.wait_for(work(replicator), SECONDS_MAX)
+            task.cancel()
+            return replicator
+        finally:
+            await cluster.close()
+
+    return asyncio.run(main())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    limit = time.monotonic() + SECONDS_MAX
+    while not condition():
+        assert time.monotonic() < limit
+        await asyncio.sleep(0.05)
+
+
+def test_replicas_are_made_fed_and_become_part_of_their_chains(nodes: Nodes) -> None:
+    replicator = replicate(nodes)
+    assert replicator.is_done
+    assert replicator.lag == 0
+    assert replicator.cluster.chains.rows == (("a", "b"),) * 4
+    assert nodes.states(1) == {"a": S.ACTIVE, "b": S.REPLICA}
+    assert nodes.log("a", 1) == nodes.log("b", 1)
+    with nodes.link("a") as link:
+        assert link.stats("vbucket-details 1")["vb_1:topology"] == '[["a", "b"]]'
+        assert b'"vBucketMap":[[0,1],' in (link.cluster_map() or b"")
+
+
+def test_writes_reach_the_replica_while_it_runs(nodes: Nodes) -> None:
+    async def work(replicator: Replicator) -> None:
+        await until(lambda: replicator.is_done)
+        await asyncio.to_thread(nodes.put, "a", 1, range(100, 150))
+        await until(lambda: replicator.feeds["a", "b", 1].held_seqno == 80)
+
+    replicator = replicate(nodes, work)
+    assert replicator.problems == []
+
+
+def test_durable_writes_wait_for_the_replica_and_are_done(nodes: Nodes) -> None:
+    async def work(replicator: Replicator) -> None:
+        await until(lambda: replicator.is_done)
+        await asyncio.to_thread(put_durably)
+
+    def put_durably() -> None:
+        infos = (FrameInfo(FrameInfoId.DURABILITY, b"\x01"),)
+        with Client(nodes.running["a"].port) as client:
+            client.hello(Feature.ALT_REQUEST, Feature.SYNC_REPLICATION)
+            request = kv.Set(vbucket=1, key=key_of(1000), value=b"durable", frame_infos=infos)
+            statuses.append(client.status(request))
+
+    statuses: list[int] = []
+    replicate(nodes, work)
+    assert statuses == [0]
+
+
+@pytest.mark.parametrize("victim", ["a", "b"])
+def test_a_node_that_dies_is_fed_again_when_it_is_back(nodes: Nodes, victim: str) -> None:
+    async def work(replicator: Replicator) -> None:
+        await until(lambda: replicator.is_done)
+        await asyncio.to_thread(nodes.running[victim].crash)
+        await asyncio.to_thread(nodes.running[victim].restart)
+        await asyncio.to_thread(nodes.put, "a", 1, range(100, 110))
+        await until(lambda: replicator.feeds["a", "b", 1].held_seqno >= 40)
+        await until(lambda: replicator.is_done)
+
+    replicate(nodes, work)
+    assert nodes.log("a", 1) == nodes.log("b", 1)
+
+
+def test_a_vbucket_that_is_being_moved_is_left_alone(nodes: Nodes) -> None:
+    replicate(nodes)
+    with Journal(nodes.file.beside("moves.json")) as journal:
+        journal.note(Entry(bucket="default", move=active_move(1, ("a", "b"), "b")))
+
+        async def work(replicator: Replicator) -> None:
+            await until(lambda: len(replicator.feeds) == 3)
+            await until(lambda: all(one.state == "streaming" for one in replicator.feeds.values()))
+            journal.forget("default", 1)
+            await until(lambda: len(replicator.feeds) == 4)
+
+        replicate(nodes, work)
+
+
+def test_a_vbucket_moves_to_its_replica_while_replication_runs(nodes: Nodes) -> None:
+    async def work(replicator: Replicator) -> None:
+        await until(lambda: replicator.is_done)
+        movers = await asyncio.to_thread(lambda: run(move(nodes, "1", "b")))
+        assert [mover.ending.value for mover in movers if mover.ending] == ["done"]
+        assert replicator.cluster.chains.vbuckets == 4
+        await until(lambda: ("b", "a", 1) in replicator.feeds)
+        await until(lambda: replicator.is_done)
+
+    replicator = replicate(nodes, work)
+    assert replicator.cluster.chains.rows[1] == ("b", "a")
+    assert nodes.states(1) == {"a": S.REPLICA, "b": S.ACTIVE}
+    assert nodes.held("b", 1, KEYS) == set(KEYS)
+
+
+def test_a_copy_that_is_active_with_documents_is_never_made_a_replica(nodes: Nodes) -> None:
+    replicate(nodes)
+    with nodes.link("b") as link:
+        link.ask(admin.SetVBucket(vbucket=1, state=int(S.ACTIVE)), admin.SetVBucketReply)
+        link.ask(kv.Set(vbucket=1, key=key_of(1), value=b"2"), kv.SetReply)
+
+    async def work(replicator: Replicator) -> None:
+        await until(lambda: any("active, with documents" in one for one in replicator.problems))
+
+    replicate(nodes, work)
+    assert nodes.states(1) == {"a": S.ACTIVE, "b": S.ACTIVE}
+
+
+def test_attempts_are_further_and_further_apart() -> None:
+    feed = Feed(1, "a", "b")
+    waits = []
+    for _ in range(12):
+        feed.fail("refused", 100.0)
+        waits.append(feed.retry_at - 100.0)
+    assert waits == sorted(waits)
+    assert (waits[0], waits[-1]) == (RETRY_SECONDS, RETRY_SECONDS_MAX)
+    assert feed.problem == "refused"
+
+
+def test_what_a_replica_lacks_is_its_lag() -> None:
+    feed = Feed(1, "a", "b", source_seqno=10, held_seqno=7, is_whole=True)
+    assert (feed.lag, feed.is_caught_up) == (3, False)
+    feed.held_seqno = 11
+    assert (feed.lag, feed.is_caught_up) == (0, True)

@@ -1,0 +1,197 @@
+"""Moves between real nodes, and whatever dies in between."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from headrace.client.changes import Change
+from headrace.cluster.journal import read_entries
+from headrace.cluster.proxy import StateAnswered, StateSent, StreamAdded, StreamEnded
+from headrace.cluster.runner import place_of_event
+from headrace.cluster.steps import Ending
+from headrace.wire.opcodes import VBucketState
+from tests.cluster.kit import Nodes, Reader, key_of, move, resume, run, running_nodes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from headrace.cluster.mover import Mover
+    from headrace.cluster.runner import Runner
+
+S = VBucketState
+KEYS: Final = range(40)
+PLACES: Final = (
+    "writing",
+    "linking",
+    "inspecting",
+    "preparing",
+    "adding",
+    "catching-up",
+    "closing",
+    "taking-over",
+    "pending-sent",
+    "pending-answered",
+    "active-sent",
+    "active-answered",
+    "ended",
+    "arming",
+    "publishing",
+    "dropping",
+    "forgetting",
+)
+"""Every place of a move that goes well, in its order."""
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[Nodes]:
+    with running_nodes(tmp_path) as found:
+        found.put("a", 1, KEYS)
+        yield found
+
+
+def check_moved(nodes: Nodes, vbucket: int = 1) -> None:
+    """Node b owns the vbucket, has everything, and everyone knows."""
+    assert nodes.states(vbucket) == {"a": None, "b": S.ACTIVE}
+    assert nodes.held("b", vbucket, KEYS) == set(KEYS)
+    assert read_entries(nodes.file.beside("moves.json")) == ()
+    for name in nodes.running:
+        with nodes.link(name) as link:
+            told = link.cluster_map()
+        assert told is not None
+        assert b'"name":"b"' in told
+
+
+def test_a_vbucket_moves_with_its_history(nodes: Nodes) -> None:
+    before = nodes.log("a", 1)
+    (mover,) = run(move(nodes, "1", "b"))
+    assert mover.ending is Ending.DONE
+    check_moved(nodes)
+    assert nodes.log("b", 1) == before, "the history goes on: no branch begins"
+    assert nodes.state("a", 0) is S.ACTIVE
+    nodes.put("b", 1, range(100, 110))
+
+
+def test_many_vbuckets_move_and_move_back(nodes: Nodes) -> None:
+    assert {one.ending for one in run(move(nodes, "all", "b"))} == {Ending.DONE}
+    assert {one.ending for one in run(move(nodes, "0,1", "a"))} == {Ending.DONE}
+    assert nodes.states(1) == {"a": S.ACTIVE, "b": None}
+    assert nodes.states(2) == {"a": None, "b": S.ACTIVE}
+    assert nodes.held("a", 1, KEYS) == set(KEYS)
+
+
+# -- kill -9 at every place ------------------------------------------------------------------------
+
+
+def finished(nodes: Nodes, movers: list[Mover]) -> None:
+    """One owner, or a declared pending state that resuming finishes."""
+    if any(mover.ending is not Ending.DONE for mover in movers):
+        assert {mover.ending for mover in movers} == {Ending.PENDING}
+        assert read_entries(nodes.file.beside("moves.json"))
+        movers = run(resume(nodes))
+    assert {mover.ending for mover in movers} <= {Ending.DONE}, movers[0].text
+    check_moved(nodes)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("victim", ["a", "b"])
+def test_a_node_that_dies_at_any_place_loses_nothing(nodes: Nodes, victim: str, place: str) -> None:
+    async def kill(_mover: Mover, _place: str) -> None:
+        await asyncio.to_thread(nodes.running[victim].crash)
+        await asyncio.to_thread(nodes.running[victim].restart)
+
+    finished(nodes, run(move(nodes, "1", "b", place=place, pause=kill)))
+
+
+def test_places_are_named_by_what_went_by() -> None:
+    assert place_of_event(StateSent(vbucket=1, state=S.PENDING)) == "pending-sent"
+    assert place_of_event(StateAnswered(vbucket=1, state=S.ACTIVE, status=0)) == "active-answered"
+    assert place_of_event(StreamEnded(vbucket=1, reason=0)) == "ended"
+    assert place_of_event(StreamEnded(vbucket=1, reason=1)) == ""
+    assert place_of_event(StreamAdded(vbucket=1)) == ""
+
+
+def test_backing_out_leaves_everything_as_it_was(nodes: Nodes) -> None:
+    runners: list[Runner] = []
+
+    async def interrupt(_mover: Mover, _place: str) -> None:
+        runners[0].back_out()
+
+    movers = run(move(nodes, "0,1", "b", place="adding", pause=interrupt, runner_of=runners.append))
+    assert {mover.ending for mover in movers} == {Ending.BACKED_OUT}
+    assert nodes.states(1) == {"a": S.ACTIVE, "b": None}
+    assert nodes.held("a", 1, KEYS) == set(KEYS)
+    assert read_entries(nodes.file.beside("moves.json")) == ()
+
+
+@pytest.mark.parametrize(
+    ("victim", "place", "owners"),
+    [
+        ("a", "catching-up", set()),
+        ("b", "catching-up", {"a"}),
+        ("a", "pending-answered", set()),
+        ("b", "pending-answered", set()),
+        ("a", "active-sent", {"b"}),
+        ("b", "active-sent", set()),
+        ("a", "active-answered", {"b"}),
+        ("b", "active-answered", set()),
+        ("a", "publishing", {"b"}),
+    ],
+)
+def test_a_node_that_stays_away_leaves_a_pending_state_that_resuming_finishes(
+    nodes: Nodes,
+    victim: str,
+    place: str,
+    owners: set[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("headrace.cluster.mover.WAIT_SECONDS", 0.01)
+
+    async def kill(_mover: Mover, _place: str) -> None:
+        await asyncio.to_thread(nodes.running[victim].crash)
+
+    (mover,) = run(move(nodes, "1", "b", place=place, pause=kill))
+    assert mover.ending is Ending.PENDING
+    assert [entry.move for entry in read_entries(nodes.file.beside("moves.json"))] == [mover.move]
+    other = "b" if victim == "a" else "a"
+    alive = {other} if nodes.state(other, 1) is S.ACTIVE else set()
+    assert alive == owners, "who is alive owns it only if it is sure to be the only one"
+    nodes.running[victim].restart()
+    active = [name for name, state in nodes.states(1).items() if state is S.ACTIVE]
+    assert len(active) <= 1
+    (mover,) = run(resume(nodes))
+    assert mover.ending is Ending.DONE, mover.text
+    check_moved(nodes)
+
+
+@pytest.mark.parametrize("cut", [False, True])
+@pytest.mark.parametrize(
+    "place", ["closing", "pending-sent", "pending-answered", "active-sent", "active-answered"]
+)
+def test_a_consumer_goes_on_without_rollback_even_if_it_is_cut_off_in_the_middle(
+    nodes: Nodes, place: str, cut: bool
+) -> None:
+    reader = Reader(nodes.url)
+
+    async def meanwhile(_mover: Mover, _place: str) -> None:
+        if cut:
+            await asyncio.to_thread(lambda: nodes.running["a"].faults.cut(connection="headrace:*"))
+            cuts.append(place)
+
+    cuts: list[str] = []
+    try:
+        reader.wait(40)
+        movers = run(move(nodes, "1", "b", place=place, pause=meanwhile))
+        assert [mover.ending for mover in movers] == [Ending.DONE]
+        nodes.put("b", 1, range(100, 105))
+        reader.wait(45)
+    finally:
+        reader.close()
+    changes = [one for one in reader.told if isinstance(one, Change)]
+    assert cuts == [place] * cut
+    assert reader.told == changes, "no rollback"
+    assert [one.seqno for one in changes] == [*range(1, 46)]
+    assert [one.key for one in changes[40:]] == [key_of(number) for number in range(100, 105)]
