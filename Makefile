@@ -19,12 +19,18 @@ ONLY ?=
 QUICK ?=
 SECONDS ?= 60
 SEED ?=
+SEEDS ?= 10000
+FIRST ?= 1
+BUG ?=
 CRASHES ?= 200
 CONNECTIONS ?= 1000
 MEGABYTES ?= 512
 CUTS ?= 1000
 DOCUMENTS ?= 1000000
+KILL ?= all
+TIMES ?= 20
 PYTEST_ARGS ?=
+DEMO_ARGS ?=
 
 # What the locks are made from. Spark has one of its own, which holds all of the other: it is installed
 # on top, into the same environment, by the targets that need it.
@@ -32,30 +38,35 @@ LOCK_INPUT := --group dev --extra tls pyproject.toml
 SPARK_LOCK_INPUT := --group dev --group spark-test --extra tls --extra spark --constraint requirements.lock \
 	pyproject.toml
 SPARK_READY := $(VENV)/.ready-spark-$(shell { cat requirements-spark.lock pyproject.toml; echo "$(CURDIR)"; } | cksum | cut -d ' ' -f 1)
+# So has the browser's driver.
+BROWSER_LOCK_INPUT := --group dev --group browser --extra tls --constraint requirements.lock pyproject.toml
+BROWSER_READY := $(VENV)/.ready-browser-$(shell { cat requirements-browser.lock pyproject.toml; echo "$(CURDIR)"; } | cksum | cut -d ' ' -f 1)
 LOCK_OPTIONS := --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url
 UV_VERSION := 0.13.7
 
 # What needs Spark, and so its own environment; everything else runs without.
 SPARK_TESTS := tests/spark tests/cli/test_sync.py tests/cli/test_verify.py tests/cli/test_history.py \
-	tests/test_examples.py
+	tests/cli/test_tables.py \
+	tests/test_examples.py tests/test_docs_spark.py tests/demo tests/cli/test_demo.py tests/cli/test_options_tables.py tests/test_commands.py
 
-CAPTURE := tests/captures/02_live_665.pcap
-
-.PHONY: help demo test check interop spark bench fuzz soak reference lock clean
+.PHONY: help demo test check interop spark kills browser screenshots bench fuzz sim soak reference docs figures lock clean
 
 help: ## print this list
 	@echo "usage: make <target>"
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/^([a-z]+):.*## (.*)/  \1|\2/' | column -t -s '|' 2>/dev/null \
 		|| grep -E '^[a-z]+:.*##' Makefile
 
-demo: $(READY) ## show a captured conversation with a real server, decoded
-	@$(VENV)/bin/headrace decode $(CAPTURE)
+demo: $(SPARK_READY) ## a whole pipeline in two minutes: node, workload, failover, tables, proof (DEMO_ARGS=...)
+	@$(VENV)/bin/headrace demo --out build/demo $(DEMO_ARGS)
 
 test: $(READY) ## run the tests (PYTEST_ARGS="tests/wire -x" to choose)
-	@$(RUN) -m pytest -m "not interop" $(addprefix --ignore=,$(SPARK_TESTS)) $(PYTEST_ARGS)
+	@$(RUN) -m pytest -m "not interop and not browser" $(addprefix --ignore=,$(SPARK_TESTS)) $(PYTEST_ARGS)
 
 spark: $(SPARK_READY) ## the tests of the pipeline (adds Spark to the environment; SLOW=1: kills instead)
 	@$(RUN) -m pytest -m "$(if $(SLOW),slow,not slow)" $(SPARK_TESTS) $(PYTEST_ARGS)
+
+kills: $(SPARK_READY) ## kill a running sync (KILL=driver|executor|worker|node|all, TIMES=20, SEED=n)
+	@$(RUN) -m tests.spark.campaign --kill "$(KILL)" --times "$(TIMES)" $(if $(SEED),--seed "$(SEED)")
 
 check: $(SPARK_READY) ## ruff, mypy, and the tests of layers, docs and tidiness
 	@$(RUN) -m ruff check .
@@ -68,6 +79,14 @@ interop: $(READY) ## the tests against foreign tools (tshark, libmemcached; Go a
 	@$(RUN) -m tools.foreign_clients
 	@$(RUN) -m pytest -m interop tests/interop $(PYTEST_ARGS)
 
+browser: $(BROWSER_READY) ## the tests of the live page in Chromium (fetches one where it can; HEADRACE_CHROMIUM=path names one)
+	@$(RUN) -m tools.browser --install || .ci/install-tools chromium
+	@$(RUN) -m pytest -m browser -s tests/browser $(PYTEST_ARGS)
+
+screenshots: $(BROWSER_READY) ## take the pictures of docs/images anew (needs a Chromium, as `make browser` does)
+	@$(RUN) -m tools.browser --install || .ci/install-tools chromium
+	@$(RUN) -m tools.screenshots
+
 bench: $(READY) ## measure (ONLY=prefix chooses, QUICK=1 only proves that it runs)
 	@$(RUN) -m benchmarks --only "$(ONLY)" $(if $(QUICK),--quick)
 
@@ -76,15 +95,28 @@ soak: $(READY) ## kill, crowd, starve, cut (CRASHES=200, CONNECTIONS=1000, MEGAB
 		--cuts "$(CUTS)" --documents "$(DOCUMENTS)" \
 		$(if $(SEED),--seed "$(SEED)")
 
+sim: $(READY) ## simulate clusters (SEEDS=10000 from FIRST=1; SEED=n tells one; BUG=name|all plants one)
+	@$(RUN) -m tests.sim.world --seeds "$(SEEDS)" --first "$(FIRST)" $(if $(SEED),--seed "$(SEED)") \
+		$(if $(BUG),--bug "$(BUG)")
+
 fuzz: $(READY) ## throw broken bytes at the decoders (SECONDS=60, SEED=n replays one)
 	@$(RUN) -m tests.fuzz --seconds "$(SECONDS)" --only "$(ONLY)" $(if $(SEED),--seed "$(SEED)")
 
-reference: $(READY) ## write the generated part of docs/protocol.md anew
+reference: $(READY) ## write the generated pages anew: docs/reference, docs/figures.md, and docs/protocol.md's tables
 	@$(RUN) -m tools.reference
+	@$(RUN) -m tools.docs_reference
+
+docs: $(READY) ## build the documentation as a site in build/docs, without a network
+	@$(RUN) -m tools.docs
+
+figures: $(READY) ## take what `make bench` measured over into docs/figures.json and its page
+	@$(RUN) -m tools.docs_figures
+	@$(RUN) -m tools.docs_reference
 
 lock: build/uv/bin/uv ## make requirements.lock anew (UPGRADE=1 also moves what is pinned)
 	@$(call compile_lock,requirements.lock,$(LOCK_INPUT))
 	@$(call compile_lock,requirements-spark.lock,$(SPARK_LOCK_INPUT))
+	@$(call compile_lock,requirements-browser.lock,$(BROWSER_LOCK_INPUT))
 
 define compile_lock
 cp $(1) build/$(1) 2>/dev/null || true; \
@@ -126,8 +158,15 @@ $(READY):
 	@touch $@
 
 $(SPARK_READY): $(READY)
-	@echo "adding Spark to $(VENV) from requirements-spark.lock: half a gigabyte, once"
+	@echo "adding Spark to $(VENV) from requirements-spark.lock: 630 MB, once"
 	@$(RUN) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-spark.lock
+	@echo "compiling headrace's kernels, once"
+	@$(RUN) -c "from headrace.cli.installation import kernels; print(kernels().found)"
+	@touch $@
+
+$(BROWSER_READY): $(READY)
+	@echo "adding Playwright to $(VENV) from requirements-browser.lock: 50 MB, once"
+	@$(RUN) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-browser.lock
 	@touch $@
 
 build/uv/bin/uv:

@@ -24,6 +24,10 @@ def test_with_a_foreign_tool():
 def test_with_another():
     pass
 
+@pytest.mark.browser
+def test_in_a_browser():
+    pytest.skip("no browser here")
+
 def test_of_our_own():
     pytest.skip("not today")
 
@@ -47,7 +51,7 @@ def outcome(ci: str, directory: Path) -> str:
 
 def test_a_missing_tool_is_a_visible_skip_at_home(tmp_path: Path) -> None:
     shown = outcome("", tmp_path)
-    assert "1 passed, 3 skipped" in shown
+    assert "1 passed, 4 skipped" in shown
     assert "no such tool here" in shown
     assert "derandomize: False" in shown
 
@@ -55,7 +59,8 @@ def test_a_missing_tool_is_a_visible_skip_at_home(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", ["true", "True"])
 def test_a_missing_tool_is_a_failure_in_ci(value: str, tmp_path: Path) -> None:
     shown = outcome(value, tmp_path)
-    assert "1 failed, 1 passed, 1 skipped, 1 error" in shown
+    assert "2 failed, 1 passed, 1 skipped, 1 error" in shown
     assert "an interop test may not skip where CI=true: Skipped: no such tool here" in shown
+    assert "a browser test may not skip where CI=true: Skipped: no browser here" in shown
     assert "no such tool either" in shown
     assert "derandomize: True" in shown

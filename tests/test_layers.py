@@ -30,8 +30,10 @@ ALLOWED: Final[dict[str, frozenset[str]]] = {
     "client": frozenset({"wire", "protocol", "columns", "aio"}),
     "node": frozenset({"wire", "protocol", "store", "aio"}),
     "spark": frozenset({"wire", "columns", "client"}),
+    "web": frozenset({"client", "node", "spark"}),
+    "cluster": frozenset({"wire", "protocol", "client"}),
 }
-MAY_IMPORT_ALL: Final = frozenset({"cli", "web", "testing", "__main__"})
+MAY_IMPORT_ALL: Final = frozenset({"cli", "demo", "testing", "__main__"})
 
 HEAVY_FOR_THE_CORE: Final = ("asyncio", "socket", "pyarrow", "numba", "pyspark")
 HEAVY_FOR_HELP: Final = ("numba", "pyarrow", "pyspark")

@@ -17,6 +17,7 @@ PIN: Final = re.compile(r"^(?P<name>[a-z0-9][a-z0-9._-]*)==(?P<version>[^ ]+)", 
 LOCKS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "requirements.lock": (("dev",), ("tls",)),
     "requirements-spark.lock": (("dev", "spark-test"), ("tls", "spark")),
+    "requirements-browser.lock": (("dev", "browser"), ("tls",)),
 }
 
 
@@ -65,10 +66,11 @@ def test_a_lock_answers_the_project(name: str) -> None:
     assert lock_problems(project, lock, *LOCKS[name]) == []
 
 
-def test_both_locks_pin_the_same() -> None:
-    """The second is installed on top of the first."""
-    plain, spark = (set(PIN.findall((ROOT / name).read_text(encoding="utf-8"))) for name in LOCKS)
-    assert plain <= spark
+def test_all_locks_pin_the_same() -> None:
+    """The others are installed on top of the first."""
+    plain, *others = (set(PIN.findall((ROOT / name).read_text(encoding="utf-8"))) for name in LOCKS)
+    for other in others:
+        assert plain <= other
 
 
 def test_planted_holes_in_the_lock_are_found() -> None:

@@ -28,16 +28,28 @@ UNMIRRORED: Final = {
     "wire/kv.py": "data without behaviour; wire/test_codec.py takes each through its row",
     "wire/admin.py": "data without behaviour; wire/test_codec.py takes each through its row",
     "wire/layout.py": "the form of the rows that wire/test_layouts.py checks byte by byte",
+    "web/source.py": "a protocol and an exception; both sources are tested by themselves",
+    "cluster/steps.py": "words without behaviour; cluster/test_mover.py says all of them",
     "wire/kv_layouts.py": "rows; wire/test_layouts.py checks these and the others byte by byte",
 }
 # A test file beside a package that stands for no single module, and why.
 ABOUT_A_LAYER: Final = {
     "wire/test_vectors.py": "bytes with their source named, through the whole layer",
+    "cli/test_options.py": "every command: no option without a good and a bad value",
+    "cli/test_options_cluster.py": "values of the options of commands that manage nodes",
+    "cli/test_options_files.py": "values of the options of commands that need no node",
+    "cli/test_options_node.py": "values of the options of serve and fault",
+    "cli/test_options_source.py": "values of the options of commands that talk to a bucket",
+    "cli/test_options_tables.py": "values of the options of commands that keep tables",
     "node/test_crash.py": "a node process killed under load; a slice of `make soak`",
+    "spark/test_campaign.py": "parts of a sync killed at random; a slice of the whole campaign",
+    "spark/test_clusters.py": "the same sync on clusters, Spark Connect and the Java from PyPI",
+    "node/test_pair.py": "two nodes and a manager's link between them",
     "node/test_crowd.py": "many connections and one that never reads; a slice of `make soak`",
 }
 # Directories of tests that stand for no package of src, and why.
 NOT_MIRRORS: Final = {
+    "browser": "the live page in Chromium; run by `make browser`",
     "interop": "foreign tools against the whole",
     "fuzz": "broken bytes against several layers; run by `make fuzz`",
     "sim": "nodes, links and consumers together, by seed",

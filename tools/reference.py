@@ -49,7 +49,7 @@ def _chapters() -> list[tuple[str, list[Opcode]]]:
     subdocument = [opcode for opcode in Opcode if 0xC5 <= opcode <= 0xD2]
     login = [Opcode.HELLO, Opcode.SASL_LIST_MECHS, Opcode.SASL_AUTH, Opcode.SASL_STEP]
     login += [Opcode.SELECT_BUCKET, Opcode.LIST_BUCKETS, Opcode.GET_ERROR_MAP]
-    login += [Opcode.GET_CLUSTER_CONFIG]
+    login += [Opcode.SET_CLUSTER_CONFIG, Opcode.GET_CLUSTER_CONFIG]
     seen = {*streams, *subdocument, *login}
     documents = [
         opcode

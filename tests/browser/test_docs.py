@@ -1,4 +1,4 @@
-"""The documentation's site in Chromium: from a file, without a server, and without asking anybody."""
+"""The documentation's site in Chromium: from a file, without a server, asking nobody."""
 
 from __future__ import annotations
 

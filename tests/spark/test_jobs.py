@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
 
 from headrace.errors import ConfigError, ConnectionLost, HeadraceError
-from headrace.spark.jobs import LocalRunner, SparkRunner, complaint, failure_of
+from headrace.spark.jobs import (
+    ConnectRunner,
+    LocalRunner,
+    SparkRunner,
+    complaint,
+    failure_of,
+    runner_on,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,11 +48,31 @@ def test_answers_come_in_the_order_of_the_tasks(spark: SparkSession) -> None:
         assert runner.width >= 1
 
 
+def test_both_roads_run_as_many_tasks_at_once(spark: SparkSession) -> None:
+    assert ConnectRunner(spark).width == SparkRunner(spark).width
+    assert type(runner_on(spark)) is SparkRunner
+
+
+# What Connect's runner does needs no SparkContext, and runs where there is one too.
+needs_pandas = pytest.mark.skipif(
+    find_spec("pandas") is None, reason="pandas is not installed; pyspark[connect] brings it"
+)
+
+
+@needs_pandas
+def test_answers_come_in_order_by_the_road_of_spark_connect(spark: SparkSession) -> None:
+    answers = ConnectRunner(spark).run([Say(f"{number}") for number in range(7)])
+    assert answers == [f"{number}" for number in range(7)]
+
+
 @pytest.mark.parametrize("kind", ["ConnectionLost", "ConfigError"])
-def test_a_task_that_fails_is_its_own_sentence(spark: SparkSession, kind: str) -> None:
+@pytest.mark.parametrize("road", [SparkRunner, pytest.param(ConnectRunner, marks=needs_pandas)])
+def test_a_task_that_fails_is_its_own_sentence(
+    spark: SparkSession, kind: str, road: type[SparkRunner]
+) -> None:
     expected = {"ConnectionLost": ConnectionLost, "ConfigError": ConfigError}[kind]
     with pytest.raises(expected, match="the node went away, limit 3"):
-        SparkRunner(spark).run([Say("a"), Fail(kind)])
+        road(spark).run([Say("a"), Fail(kind)])
 
 
 def test_any_other_failure_is_a_sentence_too() -> None:

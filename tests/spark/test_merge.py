@@ -1,14 +1,20 @@
 """Merging into a user's own table: the statements, and the rows they are given.
 
 Plain Spark has no table that knows MERGE INTO; what the statements mean is tried in DuckDB, which
-has one and is strict about it.
+has one and is strict about it. Where there is a Delta for this Spark (`DELTA`), the whole adapter
+is tried on a Delta table, with jars that Maven fetches by name: `make spark SLOW=1`.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import duckdb
+import pyspark
 import pytest
 
 from headrace.errors import ConfigError
@@ -21,8 +27,11 @@ from headrace.spark.merge import (
     unique_rows,
 )
 from headrace.spark.rows import sql_schema
+from tests.spark.conftest import SOURCE
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import DataFrame, SparkSession
 
 COLUMNS = ["vbucket", "collection_id", "key", "epoch", "seqno", "branch", "value", "deleted"]
@@ -107,3 +116,73 @@ def test_a_rollback_without_history_stops_before_the_target_is_touched(
 def test_a_name_that_is_more_than_a_name_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="expected a name"):
         MergeInto(name)
+
+
+DELTA = {"4.2": ("io.delta:delta-spark_4.2_2.13:4.4.0", "io.delta:delta-storage:4.4.0")}
+"""Spark -> the jars of Delta for it, by their names in Maven's repository."""
+
+REAL_MERGE = """
+import sys
+from headrace.spark.merge import MergeInto
+from headrace.spark.rows import sql_schema
+from headrace.spark.session import session
+place, jars = sys.argv[1:]
+spark = session(master="local[1]", settings={
+    "spark.jars": jars,
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.sql.warehouse.dir": place,
+})
+spark.sql(f"create table t ({sql_schema()}, deleted boolean) using delta")
+
+def frame(*rows):
+    names = ("vbucket", "epoch", "seqno", "event", "key", "value")
+    found = [{**dict(zip(names, row)), "branch": 7, "value": row[5].encode()} for row in rows]
+    return spark.createDataFrame(found, sql_schema())
+
+history = frame((0, 0, 1, "mutation", "a", "one"), (0, 0, 2, "mutation", "b", "kept"))
+into = MergeInto("t", history=lambda vbuckets: history)
+first = [(0, 0, 1, "mutation", "a", "one"), (0, 0, 2, "mutation", "b", "kept"),
+         (0, 0, 5, "mutation", "b", "dead"), (1, 0, 1, "mutation", "c", "gone")]
+for _ in range(2):
+    into(frame(*first), 0)
+into(frame((1, 0, 2, "deletion", "c", "")), 1)
+for _ in range(2):
+    into(frame((0, 1, 4, "rollback", "", ""), (0, 1, 5, "mutation", "a", "new")), 2)
+rows = spark.sql("select key, cast(value as string) v, deleted from t order by key").collect()
+print("RESULT", [(row.key, row.v, row.deleted) for row in rows])
+spark.stop()
+"""
+
+
+def fetched(name: str, directory: Path) -> Path:
+    """A jar by its name; skips where Maven or its repository is not to be had."""
+    maven = shutil.which("mvn")
+    if maven is None:
+        pytest.skip("Maven is not installed: no jars of Delta")
+    words = [f"-Dartifact={name}", f"-DoutputDirectory={directory}"]
+    subprocess.run([maven, "-q", "-B", "dependency:copy", *words], capture_output=True, timeout=300)
+    _, artifact, version = name.split(":")
+    jar = directory / f"{artifact}-{version}.jar"
+    if not jar.exists():
+        pytest.skip(f"{name} cannot be fetched here")
+    return jar
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_adapter_keeps_a_real_delta_table_right_through_a_rollback(tmp_path: Path) -> None:
+    names = DELTA.get(".".join(pyspark.__version__.split(".")[:2]))
+    if names is None:
+        pytest.skip(f"no Delta is known for Spark {pyspark.__version__}; known: {sorted(DELTA)}")
+    jars = ",".join(str(fetched(name, tmp_path)) for name in names)
+    done = subprocess.run(
+        [sys.executable, "-c", REAL_MERGE, str(tmp_path / "lake"), jars],
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    expected = [("a", "new", False), ("b", "kept", False), ("c", "", True)]
+    assert f"RESULT {expected}" in done.stdout, done.stderr[-4000:]

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from headrace.errors import ConfigError
 from headrace.spark.options import OPTIONS, Snapshots, SourceOptions, Values, start_time
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "spark.md"
 URL = {"url": "couchbase://h/b"}
 
 
@@ -69,3 +67,15 @@ def test_lists_are_taken_apart() -> None:
 
 def test_every_option_has_a_meaning() -> None:
     assert all(OPTIONS.values())
+
+
+def options_table() -> str:
+    """The options as the guide shows them."""
+    rows = [f"| `{name}` | {meaning} |" for name, meaning in OPTIONS.items()]
+    return "\n".join(["| option | what it is |", "|---|---|", *rows])
+
+
+def test_the_guide_has_every_option_as_the_code_has_it() -> None:
+    text = GUIDE.read_text(encoding="utf-8")
+    shown = text.partition("<!-- options -->\n")[2].partition("\n<!-- end of options -->")[0]
+    assert shown == options_table()

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
 from headrace.errors import ConnectionLost
 from headrace.history import Seqno
+from headrace.spark import reading as reading_module
 from headrace.spark.feed import Finished
 from headrace.spark.offsets import INITIAL
-from headrace.spark.reading import BATCH_ROWS, Reading
+from headrace.spark.reading import BATCH_ROWS, Reading, joined
+from headrace.spark.rows import ROW_SCHEMA
 from headrace.spark.stream_plan import Assignment, assignments, next_offset
 from tests.spark.producer import Producer, ScriptedFeed
 from tests.spark.worlds import state_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from headrace.spark.feed import News, Span
 
@@ -122,3 +125,38 @@ def test_batches_have_a_good_size() -> None:
 
 def test_nothing_to_read_is_nothing() -> None:
     assert list(Reading(ScriptedFeed(filled()), [], rollback_epoch=1).batches()) == []
+
+
+def batch(*rows: tuple[str, int]) -> pa.RecordBatch:
+    """A batch of (event, seqno)."""
+    found = [
+        {"vbucket": 0, "epoch": 0, "seqno": seqno, "branch": 1, "event": event, "key": "k"}
+        for event, seqno in rows
+    ]
+    return pa.RecordBatch.from_pylist(found, schema=ROW_SCHEMA)
+
+
+def run_of(first: int, count: int) -> pa.RecordBatch:
+    return batch(*(("mutation", seqno) for seqno in range(first, first + count)))
+
+
+def seqnos(batches: Iterable[pa.RecordBatch]) -> list[list[int]]:
+    return [one.column("seqno").to_pylist() for one in batches]
+
+
+def test_small_batches_are_put_together_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading_module, "BATCH_ROWS", 4)
+    assert seqnos(joined([run_of(1, 2), run_of(3, 2), run_of(5, 1)])) == [[1, 2, 3, 4], [5]]
+    assert seqnos(joined([run_of(1, 3), run_of(4, 3)])) == [[1, 2, 3], [4, 5, 6]]
+    assert seqnos(joined([run_of(1, 1), run_of(2, 9)])) == [[1], [2, 3, 4, 5], [6, 7, 8, 9], [10]]
+    assert seqnos(joined([])) == []
+
+
+def test_a_rollback_is_a_batch_of_its_own() -> None:
+    parts = [run_of(1, 2), batch(("rollback", 1)), run_of(2, 1), run_of(3, 1)]
+    assert seqnos(joined(parts)) == [[1, 2], [1], [2, 3]]
+
+
+def test_large_values_are_not_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading_module, "BATCH_BYTES", run_of(1, 3).nbytes)
+    assert seqnos(joined([run_of(1, 2), run_of(3, 2)])) == [[1, 2], [3, 4]]

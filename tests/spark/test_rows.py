@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +26,8 @@ from headrace.spark.rows import (
 )
 from headrace.wire.opcodes import Datatype, SystemEventId
 from headrace.wire.values import deflate
+
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "spark.md"
 
 
 def wire_row(**fields: object) -> dict[str, object]:
@@ -140,3 +143,18 @@ def test_every_column_has_a_meaning_and_a_place_in_the_schema() -> None:
     assert [column.name for column in ROW_COLUMNS] == ROW_SCHEMA.names
     assert all(column.meaning for column in ROW_COLUMNS)
     assert sql_schema().startswith("vbucket int NOT NULL, epoch bigint NOT NULL")
+
+
+def columns_table() -> str:
+    """The columns as the guide shows them."""
+    rows = [
+        f"| `{one.name}` | {one.sql} | {'yes' if one.nullable else ''} | {one.meaning} |"
+        for one in ROW_COLUMNS
+    ]
+    return "\n".join(["| column | type | can be null | what it is |", "|---|---|---|---|", *rows])
+
+
+def test_the_guide_has_every_column_as_the_code_has_it() -> None:
+    text = GUIDE.read_text(encoding="utf-8")
+    shown = text.partition("<!-- columns -->\n")[2].partition("\n<!-- end of columns -->")[0]
+    assert shown == columns_table()

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.spark.session import is_one_process, packed, settings_for, with_retries
+from headrace.spark.session import (
+    is_connect,
+    is_one_process,
+    packed,
+    settings_for,
+    with_retries,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,6 +49,11 @@ def test_a_task_that_fails_is_tried_again_on_one_machine_too(master: str, used: 
 def test_executors_of_their_own_need_the_package_sent() -> None:
     masters = ["local", "local[2]", "local-cluster[2,1,1024]", "spark://host:7077", "yarn"]
     assert [is_one_process(master) for master in masters] == [True, True, False, False, False]
+
+
+def test_an_address_of_spark_connect_is_known_by_its_scheme() -> None:
+    masters = ["sc://127.0.0.1:15002", "local[2]", "spark://host:7077"]
+    assert [is_connect(master) for master in masters] == [True, False, False]
 
 
 def test_the_format_is_known_and_workers_run_our_interpreter(spark: SparkSession) -> None:

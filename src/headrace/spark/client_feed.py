@@ -141,16 +141,22 @@ class _Drain:
         """News of one reader; True if it was left because of a rollback."""
         while (given := next(reader, None)) is not None:
             if isinstance(given, Rollback):
+                # The reader is left here: what the others came to without a row is kept.
+                others = [vb for vb in self.positions if vb != given.vbucket]
+                completed = self._moved(reader, others)
+                yield from self._openings(one.vbucket for one in completed)
+                yield from completed
                 yield self._rolled_back(given, reader)
                 return True
-            completed = self._moved(reader)
             numbers = given.column("vbucket").to_numpy()
-            yield from self._openings(np.flatnonzero(np.bincount(numbers)).tolist())
-            yield from self._openings(one.vbucket for one in completed)
+            here = np.flatnonzero(np.bincount(numbers)).tolist()
+            # Only these: to look at every vbucket for every batch costs more than to decode it.
+            completed = self._moved(reader, here)
+            yield from self._openings(here)
             yield Rows(given)
             yield from completed
         # What was filtered out or only advanced has moved positions without a row.
-        completed = self._moved(reader)
+        completed = self._moved(reader, self.positions)
         yield from self._openings(one.vbucket for one in completed)
         yield from completed
         return False
@@ -220,12 +226,12 @@ class _Drain:
             log,
         )
 
-    def _moved(self, reader: Changes) -> list[Completed]:
-        """The boundaries that the last thing handed out brought; positions are taken up."""
+    def _moved(self, reader: Changes, vbuckets: Iterable[int]) -> list[Completed]:
+        """The boundaries that these vbuckets have come to; positions are taken up."""
         found: list[Completed] = []
         tokens = reader.tokens
-        for vbucket, before in self.positions.items():
-            after = tokens.position(vbucket)
+        for vbucket in vbuckets:
+            before, after = self.positions[vbucket], tokens.position(vbucket)
             if after is before or after.token.seqno <= before.token.seqno:
                 continue
             self.positions[vbucket] = after

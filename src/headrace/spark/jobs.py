@@ -9,6 +9,8 @@ Rules.
 - Answers come in the order of the tasks. A task that fails for good is a HeadraceError that carries
   the last line of its complaint; nothing is committed then.
 - Tasks travel inside the job, never in an option: options are shown in plans and on pages.
+- Two roads to the executors: an RDD job where there is a SparkContext, and a DataFrame of one row
+  per task where there is none (Spark Connect). The first costs the JVM least (decision 0013).
 
 Imports: errors.
 """
@@ -22,11 +24,14 @@ from headrace import errors
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 COMPLAINT_SIZE_MAX: Final = 500
+WIDTH_MAX: Final = 1024
+"""Tasks that are run at once at most, as far as Spark Connect tells."""
 _OURS: Final = re.compile(r"headrace\.errors\.(\w+): ")
 # The classes whose only argument is their sentence, and that a caller treats by class.
 _PLAIN: Final = (errors.ConnectionLost, errors.CannotConnect, errors.ConfigError)
@@ -74,13 +79,65 @@ class SparkRunner:
         """The answers, in the order of the tasks; one Spark task each."""
         if not tasks:
             return []
-        context = self._spark.sparkContext
         try:
-            answers = context.parallelize(list(tasks), len(tasks)).map(run_task).collect()
+            return self._answers(list(tasks))
         except Exception as error:
-            # Py4J raises classes of its own for whatever went wrong in the JVM or in a worker.
+            # Py4J and gRPC raise classes of their own for whatever went wrong in the JVM or in a
+            # worker.
             raise failure_of(str(error)) from error
-        return [str(answer) for answer in answers]
+
+    def _answers(self, tasks: list[Task]) -> list[str]:
+        context = self._spark.sparkContext
+        return list(map(str, context.parallelize(tasks, len(tasks)).map(run_task).collect()))
+
+
+class ConnectRunner(SparkRunner):
+    """Runs tasks on the executors of a session that is somewhere else, through Spark Connect."""
+
+    @property
+    def width(self) -> int:
+        """How many partitions Spark gives a range by itself: as many as it runs tasks at once."""
+        from pyspark.sql import functions as f
+
+        numbers = self._spark.range(WIDTH_MAX).select(f.spark_partition_id().alias("part"))
+        return max(1, numbers.distinct().count())
+
+    def _answers(self, tasks: list[Task]) -> list[str]:
+        count = len(tasks)
+        # The tasks travel inside the function. One row per partition, and so one task each.
+        rows = self._spark.range(0, count, 1, count).mapInArrow(
+            _Chosen(tuple(tasks)), "place long, answer string"
+        )
+        answers = {int(row.place): str(row.answer) for row in rows.collect()}
+        return [answers[place] for place in range(count)]
+
+
+class _Chosen:
+    """A function for `mapInArrow`: the ids of rows are places of tasks."""
+
+    def __init__(self, tasks: tuple[Task, ...]) -> None:
+        self._tasks = tasks
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for batch in batches:
+            places = batch.column(0).to_pylist()
+            answers = [run_task(self._tasks[place]) for place in places]
+            yield pa.RecordBatch.from_arrays(
+                [pa.array(places, pa.int64()), pa.array(answers, pa.string())],
+                names=["place", "answer"],
+            )
+
+
+def runner_on(spark: SparkSession) -> SparkRunner:
+    """The runner that suits a session."""
+    return ConnectRunner(spark) if is_remote(spark) else SparkRunner(spark)
+
+
+def is_remote(spark: SparkSession) -> bool:
+    """Whether a session is Spark Connect's: it has no SparkContext."""
+    return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 
 class LocalRunner:

@@ -9,8 +9,10 @@ Rules.
 - File names are unique per attempt: two copies of a task never write one file.
 - Rows of a snapshot that did not become whole are cut from the file before it is reported.
 - A part is drained completely before the next one begins: one open file at a time.
+- A file is on the disk, not only written, before it is reported (`headrace.spark.durable`).
 
-Imports: history, spark.feed, spark.planning, spark.positions, spark.progress, spark.rows.
+Imports: history, spark.durable, spark.feed, spark.planning, spark.positions, spark.progress,
+spark.rows.
 """
 
 from __future__ import annotations
@@ -22,27 +24,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.history import BranchId, Seqno, VBucketId
+from headrace.spark.durable import sync_file
 from headrace.spark.planning import span_size
 from headrace.spark.positions import Position, Withdrawal
 from headrace.spark.progress import Progress, whole_rows
 from headrace.spark.rows import ROW_SCHEMA
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from headrace.spark.feed import Feed, FeedFactory, Span
 
 ROW_GROUP_ROWS: Final = 131_072
-ROW_GROUP_BYTES: Final = 32 * 1024 * 1024
+ROW_GROUP_BYTES: Final = 8 << 20
+"""Bytes after which landed rows are encoded: while they are still in the processor's cache."""
+COMPACT_GROUP_BYTES: Final = 64 << 20
+"""The same for files that are written once and read often."""
 COMPRESSION: Final = "snappy"
 # Columns whose values repeat; keys and values do not, and trying costs more than it saves.
 DICTIONARY_COLUMNS: Final = ["branch", "event", "epoch", "vbucket", "turn", "datatype", "flags"]
 STATISTICS_COLUMNS: Final = ["vbucket", "epoch", "seqno", "key", "turn", "event"]
 
-MEASURED: Final = ("vbucket", "epoch", "seqno")
+MEASURED: Final = ("turn", "vbucket", "epoch", "seqno")
+"""Columns whose least and greatest value the table's log tells."""
 
 TURN: Final = pa.field("turn", pa.int64(), nullable=False)
 FILE_SCHEMA: Final = pa.schema([TURN, *ROW_SCHEMA])
@@ -131,10 +139,20 @@ def _withdrawal(
 class RowFile:
     """One Parquet file in the making; made when the first rows come."""
 
-    def __init__(self, table: Path, part: int, turn: int, schema: pa.Schema = FILE_SCHEMA) -> None:
+    def __init__(
+        self,
+        table: Path,
+        part: int,
+        turn: int,
+        schema: pa.Schema = FILE_SCHEMA,
+        *,
+        group_bytes: int = ROW_GROUP_BYTES,
+    ) -> None:
         """Choose a name nobody else has."""
+        self._group_bytes = group_bytes
         self.name = f"part={part}/turn-{turn:010d}-{uuid.uuid4().hex}.parquet"
         self.path = table / self.name
+        self._table = table
         self.rows = 0
         self._part, self._turn, self._schema = part, turn, schema
         self._writer: pq.ParquetWriter | None = None
@@ -156,22 +174,21 @@ class RowFile:
             )
         if turns is None:
             turns = pa.repeat(pa.scalar(self._turn, pa.int64()), rows.num_rows)
-        self._measure({"turn": turns})
         batch = pa.RecordBatch.from_arrays([turns, *rows.columns], schema=self._schema)
         self._pending.append(batch)
         self._pending_rows += rows.num_rows
         self._pending_bytes += batch.nbytes
-        if self._pending_rows >= ROW_GROUP_ROWS or self._pending_bytes >= ROW_GROUP_BYTES:
-            self._flush()
         self.rows += rows.num_rows
-        self._measure({name: rows.column(name) for name in MEASURED})
+        if self._pending_rows >= ROW_GROUP_ROWS or self._pending_bytes >= self._group_bytes:
+            self._flush()
 
     def finish(self) -> LandedFile | None:
-        """Close the file; None if nothing was written."""
+        """Close the file and put it on the disk; None if nothing was written."""
         if self._writer is None:
             return None
         self._flush()
         self._writer.close()
+        sync_file(self.path, self._table)
         stats = {
             "numRecords": self.rows,
             "minValues": self._low,
@@ -192,15 +209,15 @@ class RowFile:
             # One call is one row group: small ones cost every reader.
             table = pa.Table.from_batches(self._pending, self._schema)
             self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+            if table.num_rows:
+                self._measure(table)
         self._pending, self._pending_rows, self._pending_bytes = [], 0, 0
 
-    def _measure(self, columns: Mapping[str, pa.Array]) -> None:
-        for name, column in columns.items():
-            if len(column):
-                numbers = column.to_numpy(zero_copy_only=False)
-                low, high = int(numbers.min()), int(numbers.max())
-                self._low[name] = min(low, self._low.get(name, low))
-                self._high[name] = max(high, self._high.get(name, high))
+    def _measure(self, rows: pa.Table) -> None:
+        for name in MEASURED:
+            low, high = (int(one) for one in pc.min_max(rows[name]).as_py().values())
+            self._low[name] = min(low, self._low.get(name, low))
+            self._high[name] = max(high, self._high.get(name, high))
 
 
 @dataclass(frozen=True)

@@ -109,10 +109,13 @@ class Progress:
     def _open(self, vbucket: VBucketId, log: FailoverLog) -> None:
         self._logs[vbucket] = log
         self.positions[vbucket] = self.positions[vbucket].accepted(log)
-        for place in range(LOG_ENTRIES_MAX):
-            entry = log.entries[min(place, len(log) - 1)]
-            self._context.begins[place, vbucket] = entry.seqno
-            self._context.uuids[place, vbucket] = entry.uuid
+        begins, uuids = self._context.begins, self._context.uuids
+        for place, entry in enumerate(log.entries):
+            begins[place, vbucket] = entry.seqno
+            uuids[place, vbucket] = entry.uuid
+        # A log is short as a rule: the rest of the lines is its oldest branch, at once.
+        begins[len(log) :, vbucket] = entry.seqno
+        uuids[len(log) :, vbucket] = entry.uuid
 
     def _roll_back(self, news: RolledBack) -> pa.RecordBatch:
         held = self.positions[news.vbucket]

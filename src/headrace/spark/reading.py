@@ -33,13 +33,15 @@ from headrace.spark.progress import Progress
 from headrace.spark.rows import ROLLBACK
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from headrace.spark.feed import Feed
     from headrace.spark.stream_plan import Assignment
 
 BATCH_ROWS: Final = 10_000
 """Rows of a batch handed to Spark; about here it is fastest."""
+BATCH_BYTES: Final = 16 << 20
+"""Small batches are put together up to this size: Arrow's offsets have 32 bits, and memory ends."""
 ROUNDS_MAX: Final = 16
 """How often vbuckets may be sent back before the source is said not to come to rest."""
 
@@ -82,7 +84,7 @@ class Reading:
         yield from returned
         for _ in range(ROUNDS_MAX):
             sent_back: dict[VBucketId, pa.RecordBatch] = {}
-            yield from self._drained(spans, planned_on, sent_back)
+            yield from joined(self._drained(spans, planned_on, sent_back))
             if not sent_back:
                 return
             yield from map(self._counted, sent_back.values())
@@ -124,7 +126,6 @@ class Reading:
             if vb not in logs or vb not in highs:
                 found.append(span)
                 continue
-            progress = Progress([span], rollback_epoch=self._rollback_epoch)
             position = span.position
             stale = logs[vb].newest.uuid != planned_on[vb]
             base = honest[vb] if stale else position
@@ -132,6 +133,7 @@ class Reading:
                 vb, logs[vb], high=highs[vb], epoch=self._rollback_epoch
             )
             if stale or withdrawal is not None:
+                progress = Progress([span], rollback_epoch=self._rollback_epoch)
                 progress.positions[vb] = base
                 position, rows = progress.withdraw(vb, settled.seqno, logs[vb])
                 told.append(self._counted(rows))
@@ -168,6 +170,7 @@ class Reading:
         progress = Progress(spans, rollback_epoch=self._rollback_epoch)
         honest = {one.vbucket: one.claim.honest for one in self._assignments}
         gone = np.zeros(progress.width, np.bool_)
+        ends = {span.vbucket: span.end_seqno for span in spans}
         for news in self._feed.drain([s for s in spans if s.end_seqno > s.position.seqno]):
             if isinstance(news, Opened | RolledBack) and news.vbucket in planned_on:
                 branch = planned_on.pop(news.vbucket)
@@ -188,16 +191,16 @@ class Reading:
             if rows is not None:
                 yield from self._cut(rows, spans, gone)
             if isinstance(news, Completed | RolledBack):
-                self._stand(news.vbucket, progress.positions[news.vbucket], spans)
+                position = progress.positions[news.vbucket]
+                self._stand(news.vbucket, position, ends[news.vbucket])
         left = {vb: why for vb, why in progress.unfinished.items() if vb not in sent_back}
         if left:
             vbucket, reason = next(iter(left.items()))
             raise ConnectionLost(f"vbucket {vbucket} was not read to its planned end: {reason}")
 
-    def _stand(self, vbucket: VBucketId, position: Position, spans: Sequence[Span]) -> None:
+    def _stand(self, vbucket: VBucketId, position: Position, end_seqno: Seqno) -> None:
         """Note a boundary; with ``exact`` one behind the end is none of ours."""
-        end = next(span.end_seqno for span in spans if span.vbucket == vbucket)
-        if self._exact and position.seqno > end:
+        if self._exact and position.seqno > end_seqno:
             self._beyond.add(vbucket)
         else:
             self.positions[vbucket] = position
@@ -205,13 +208,13 @@ class Reading:
     def _cut(
         self, rows: pa.RecordBatch, spans: Sequence[Span], gone: np.ndarray
     ) -> Iterator[pa.RecordBatch]:
-        """The rows to hand out, in batches of a good size."""
+        """The rows to hand out."""
         if gone.any():
             rows = rows.filter(pa.array(~gone[rows.column("vbucket").to_numpy()]))
         if self._exact:
             rows = _exact(rows, spans)
-        for start in range(0, rows.num_rows, BATCH_ROWS):
-            yield self._counted(rows.slice(start, BATCH_ROWS))
+        if rows.num_rows:
+            yield self._counted(rows)
 
     def _counted(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         self.rows += rows.num_rows
@@ -229,6 +232,29 @@ class Reading:
                 stand = one.end_seqno
             found[one.vbucket] = Reached(position, stand)
         return found
+
+
+def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of `BATCH_ROWS` at most, small ones put together.
+
+    A batch costs Spark about as much as a thousand rows. A rollback stays a batch of its own.
+    """
+    held: list[pa.RecordBatch] = []
+    count = size = 0
+    for rows in batches:
+        alone = rows.num_rows > BATCH_ROWS or rows.column("event")[0].as_py() == ROLLBACK
+        count, size = count + rows.num_rows, size + rows.nbytes
+        if held and (alone or count > BATCH_ROWS or size > BATCH_BYTES):
+            yield held[0] if len(held) == 1 else pa.concat_batches(held)
+            held, count, size = [], rows.num_rows, rows.nbytes
+        if not alone:
+            held.append(rows)
+            continue
+        for start in range(0, rows.num_rows, BATCH_ROWS):
+            yield rows.slice(start, BATCH_ROWS)
+        count = size = 0
+    if held:
+        yield held[0] if len(held) == 1 else pa.concat_batches(held)
 
 
 def _pretended(one: Assignment) -> Position:

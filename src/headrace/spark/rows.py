@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.columns.schema import Event
+from headrace.columns.schema import SCHEMA, Event
 from headrace.history import canonical_json
 from headrace.wire.opcodes import Datatype, SystemEventId
 from headrace.wire.values import inflate
@@ -197,8 +197,11 @@ def rollback_rows(withdrawals: Iterable[Withdrawal]) -> pa.RecordBatch:
 # -- the columns that need more than a cast --------------------------------------------------------
 
 
+_PLACES: Final = {name: place for place, name in enumerate(SCHEMA.names)}
+
+
 def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
-    return batch.column(batch.schema.get_field_index(name))
+    return batch.column(_PLACES[name])
 
 
 def _numbers(batch: pa.RecordBatch, name: str) -> np.ndarray:

@@ -5,6 +5,7 @@ Rules.
   (PYSPARK_PYTHON) is kept.
 - With a local master the driver binds to the loopback: nothing of it is reachable from outside.
 - Workers run the interpreter that runs us, so that they find this package and pyarrow.
+- A master ``sc://host:port`` is a Spark Connect server: Java and workers are the server's matter.
 - The package reaches a cluster's executors as one zip added with ``addPyFile`` (`ship`); pyarrow,
   numpy, numba and cramjam must be installed there, as for every Python job on Spark.
 
@@ -27,6 +28,7 @@ from headrace.spark.java import python_for_workers, use_java
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from types import ModuleType
 
     from pyspark.sql import SparkSession
 
@@ -93,6 +95,8 @@ def session(
         raise ConfigError(
             "pyspark is not installed; pip install 'headrace[spark]' brings it"
         ) from error
+    if is_connect(master):
+        return _connected(sql, name, master, settings or {})
     use_java()
     os.environ.setdefault("PYSPARK_PYTHON", python_for_workers())
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", python_for_workers())
@@ -103,6 +107,30 @@ def session(
     for key, value in settings_for(master, settings or {}).items():
         builder = builder.config(key, value)
     spark: SparkSession = builder.getOrCreate()
+    register(spark)
+    return spark
+
+
+def is_connect(master: str) -> bool:
+    """Whether a master is the address of a Spark Connect server."""
+    return master.startswith("sc://")
+
+
+def _connected(
+    sql: ModuleType, name: str, master: str, settings: Mapping[str, str]
+) -> SparkSession:
+    """A session of a Connect server; what its driver and executors are made of is the server's."""
+    try:
+        builder = sql.SparkSession.builder.appName(name).remote(master)
+        for key, value in {"spark.sql.session.timeZone": "UTC", **settings}.items():
+            builder = builder.config(key, value)
+        spark: SparkSession = builder.getOrCreate()
+    except ImportError as error:
+        raise ConfigError(
+            f"{master} needs Spark Connect's client; pip install 'pyspark[connect]' brings it"
+        ) from error
+    # The package first: the server makes the data source in a process of its own.
+    ship(spark)
     register(spark)
     return spark
 

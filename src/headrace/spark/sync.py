@@ -10,6 +10,7 @@ Rules.
 - `changes` is committed before `state`; each by itself is idempotent, and `state` names the
   version of `changes` it stands on, so a `state` that was not committed is made up for by the next
   turn.
+- A commit that a loss of power tore is put aside before the first turn.
 - A source that is away is waited for, up to ``patience_seconds``, with growing pauses.
 - `Sync.stop` ends the loop after the turn that is running.
 
@@ -102,6 +103,7 @@ class Sync:
         self._clock = clock
         self._feed: Feed | None = None
         self._drained: dict[VBucketId, tuple[Seqno, BranchId]] = {}
+        self._healed = False
 
     # -- the loop --------------------------------------------------------------------------------
 
@@ -153,6 +155,10 @@ class Sync:
     def turn(self) -> Turn | None:
         """Do one turn; None if the tables have everything already."""
         started = self._clock()
+        if not self._healed:
+            self.changes.table.heal()
+            self.state.heal()
+            self._healed = True
         highs, logs, count = self._ask()
         self.changes.create(
             vbuckets=count,

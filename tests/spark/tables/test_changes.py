@@ -89,7 +89,16 @@ def test_positions_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     broken.finish()
     broken.path.rename(table.path / file.path)
     with pytest.raises(CorruptRecord, match="vbucket 0 cannot be read"):
-        table.published()
+        ChangesTable(table.path).published()
+
+
+def test_a_vector_that_another_writer_has_replaced_is_read_again(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    table.commit(1, NOTHING, {VBucketId(0): START})
+    assert table.published() is table.published(), "one version is read once"
+    other = ChangesTable(table.path)
+    other.commit(2, NOTHING, {VBucketId(0): START.advanced(Seqno(5), LOG)})
+    assert table.published().position(VBucketId(0)).seqno == 5
 
 
 def test_a_bucket_of_another_size_is_refused(tmp_path: Path) -> None:

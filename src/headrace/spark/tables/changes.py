@@ -82,6 +82,7 @@ class ChangesTable:
     def __init__(self, path: Path | str) -> None:
         """Name the table; see `create` and `published`."""
         self.table = Table(Path(path), TABLE_SCHEMA, "changes")
+        self._published: Published | None = None
 
     @property
     def path(self) -> Path:
@@ -106,12 +107,16 @@ class ChangesTable:
 
     def published(self) -> Published:
         """The vector of the newest commit."""
-        self.table.open()
+        version = self.table.version
+        if self._published is not None and self._published.version == version:
+            # A version never changes: to read a thousand positions again would tell nothing new.
+            return self._published
         vector: Vector = {}
         for file in self.files():
             if file.part == POSITIONS_PART:
                 vector.update(self._positions_in(file))
-        return Published(self.table.version, self.table.turn, vector)
+        self._published = Published(version, self.table.turn, vector)
+        return self._published
 
     def files(self) -> list[TableFile]:
         """Every file, positions too."""
@@ -159,7 +164,10 @@ class ChangesTable:
             raise
         if not done:
             self.table.discard([*landed.files, positions])
-        return done
+            return False
+        if self.table.turn == turn:
+            self._published = Published(self.table.version, turn, dict(vector))
+        return True
 
     def _write_positions(self, turn: int, vector: Mapping[VBucketId, Position]) -> LandedFile:
         rows = [

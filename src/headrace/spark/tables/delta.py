@@ -8,8 +8,9 @@ Rules.
   StoreLocked, and nothing of it is visible.
 - A turn that is already in the table is not committed again: a replay changes nothing.
 - Files are named relative to the table; a table is a directory that every executor can reach.
+- A commit is on the disk before anything is built on it (`headrace.spark.durable`).
 
-Imports: errors.
+Imports: errors, spark.durable.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from headrace.errors import StoreError, StoreLocked, StoreVersion
+from headrace.spark.durable import put_aside, sync_commit, sync_path, torn_commit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -75,6 +77,7 @@ class Table:
         if self.exists:
             return
         self.path.mkdir(parents=True, exist_ok=True)
+        sync_path(self.path.parent)
         told = {"headrace": self.kind, "format": TABLE_FORMAT, **settings}
         try:
             DeltaTable.create(
@@ -88,6 +91,19 @@ class Table:
         except DeltaError as error:
             if not self.exists:
                 raise StoreError(f"table {self.path} cannot be made: {error}") from error
+        sync_path(self.path)
+        sync_commit(self.path, 0)
+
+    def heal(self) -> Path | None:
+        """Put a newest commit aside that a loss of power has torn; for the writer alone.
+
+        Nothing was built on it: a commit is told to nobody before it is on the disk.
+        """
+        torn = torn_commit(self.path)
+        if torn is not None:
+            put_aside(torn)
+            self._table = None
+        return torn
 
     def open(self) -> DeltaTable:
         """The table at its newest version; StoreError if it is none of ours."""
@@ -176,6 +192,7 @@ class Table:
         from deltalake.transaction import AddAction, RemoveAction
 
         table = self.open()
+        before = int(table.version())
         if self.turn >= turn:
             return False
         now = int(time.time() * 1000)
@@ -204,6 +221,9 @@ class Table:
             ) from error
         except DeltaError as error:
             raise StoreError(f"{self.path}: turn {turn} was not committed: {error}") from error
+        # Ours is among these, whoever else has committed meanwhile.
+        for version in range(before + 1, self.version + 1):
+            sync_commit(self.path, version)
         return True
 
     # -- upkeep ----------------------------------------------------------------------------------

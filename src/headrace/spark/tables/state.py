@@ -32,6 +32,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.errors import ConfigError
+from headrace.spark.durable import sync_file
 from headrace.spark.flatten import Flattening
 from headrace.spark.landing import COMPRESSION, DICTIONARY_COLUMNS, ROW_GROUP_ROWS, LandedFile
 from headrace.spark.rows import DELETION, EXPIRATION, MUTATION, ROLLBACK, ROW_SCHEMA, SYSTEM
@@ -63,6 +64,13 @@ READ_COLUMNS: Final = [
     *(column.name for column in ROW_SCHEMA if column.name not in LEFT_OUT),
     "system_event",
 ]
+
+READ_SCHEMA: Final = pa.schema(
+    [
+        STATE_COLUMNS[0],
+        *(ROW_SCHEMA.field(name) for name in READ_COLUMNS[1:]),
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +127,10 @@ class StateTable:
         """Whether the table has been made."""
         return Table(self.path, state_schema(Flattening.of({})), "state").exists
 
+    def heal(self) -> Path | None:
+        """Put a newest commit aside that a loss of power has torn."""
+        return Table(self.path, state_schema(Flattening.of({})), "state").heal()
+
     def create(self, options: StateOptions) -> None:
         """Make the table if it is not there."""
         flattening = Flattening.of(options.flatten)
@@ -131,15 +143,25 @@ class StateTable:
         """The turn of `changes` the table stands on."""
         return self.table.turn
 
-    def follow(self, changes: ChangesTable, runner: Runner, options: StateOptions) -> bool:
-        """Take up every turn of `changes` that is not in yet; False if there was none."""
+    def follow(
+        self,
+        changes: ChangesTable,
+        runner: Runner,
+        options: StateOptions,
+        *,
+        merge_all: bool = False,
+    ) -> bool:
+        """Take up every turn of `changes` that is not in yet; False if there was none.
+
+        ``merge_all`` also merges the tails of parts that nothing new has come for.
+        """
         if not self.exists:
             self.create(options)
         settings = self.table.settings()
         done, target, version = self.turn, changes.table.turn, changes.table.version
         if target <= done:
             return False
-        tasks = self._tasks(changes, done, options, settings)
+        tasks = self._tasks(changes, done, options, settings, merge_all=merge_all)
         merged = [Merged.from_text(text) for text in runner.run(tasks)]
         files = {file.path: file for file in self.table.files()}
         added = [file for one in merged for file in one.files]
@@ -157,21 +179,27 @@ class StateTable:
         done: int,
         options: StateOptions,
         settings: Mapping[str, object],
+        *,
+        merge_all: bool,
     ) -> list[MergeTask]:
         rows = changes.row_files()
         ours: dict[int, list[TableFile]] = {}
         for file in self.table.files():
             ours.setdefault(file.part, []).append(file)
-        fresh = sorted({file.part for file in rows if file.turn_high > done})
+        fresh = {file.part for file in rows if file.turn_high > done}
+        if merge_all:
+            fresh |= {part for part, held in ours.items() if any(map(is_tail, held))}
         tasks = []
-        for part in fresh:
+        for part in sorted(fresh):
             held = ours.get(part, [])
-            tails = [file for file in held if _is_tail(file)]
+            tails = [file for file in held if is_tail(file)]
             base_rows = sum(file.rows for file in held) - sum(file.rows for file in tails)
             new_rows = sum(f.rows for f in rows if f.part == part and f.turn_high > done)
             tail_rows = sum(file.rows for file in tails) + new_rows
             merge = (
-                len(tails) + 1 >= options.rebuild_turns or tail_rows > TAIL_ROWS_RATIO * base_rows
+                merge_all
+                or len(tails) + 1 >= options.rebuild_turns
+                or tail_rows > TAIL_ROWS_RATIO * base_rows
             )
             tasks.append(
                 MergeTask(
@@ -230,7 +258,7 @@ class MergeTask:
             pq.read_table(Path(self.changes) / path, columns=READ_COLUMNS, partitioning=None)
             for path in paths
         ]
-        return pa.concat_tables(tables)
+        return pa.concat_tables(tables) if tables else READ_SCHEMA.empty_table()
 
     def _written(self, rows: pa.Table, kind: str, *, replaced: Sequence[str]) -> str:
         if kind == BASE and not self.soft_deletes:
@@ -247,6 +275,7 @@ class MergeTask:
             use_dictionary=[name for name in DICTIONARY_COLUMNS if name in rows.column_names],
             row_group_size=ROW_GROUP_ROWS,
         )
+        sync_file(path, Path(self.state))
         stats = json.dumps(
             {
                 "numRecords": rows.num_rows,
@@ -330,7 +359,8 @@ def latest(rows: pa.Table) -> pa.Table:
     return rows.take(pa.array(chosen))
 
 
-def _is_tail(file: TableFile) -> bool:
+def is_tail(file: TableFile) -> bool:
+    """Whether a file of `state` is a tail, not a base."""
     return Path(file.path).name.startswith(f"{TAIL}-")
 
 

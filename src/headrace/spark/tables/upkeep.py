@@ -19,6 +19,7 @@ Imports: history, spark.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,14 +31,22 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.history import NO_SEQNO, Seqno, VBucketId
-from headrace.spark.landing import FILE_SCHEMA, Landed, RowFile
+from headrace.spark.landing import COMPACT_GROUP_BYTES, FILE_SCHEMA, Landed, RowFile
 from headrace.spark.rows import MUTATION
-from headrace.spark.tables.state import DOCUMENT_EVENTS, latest, living_rows
+from headrace.spark.tables.state import (
+    DOCUMENT_EVENTS,
+    StateOptions,
+    is_tail,
+    latest,
+    living_rows,
+)
 
 if TYPE_CHECKING:
     from headrace.spark.jobs import Runner
     from headrace.spark.positions import Vector
-    from headrace.spark.tables.changes import ChangesTable
+    from headrace.spark.tables.changes import ChangesTable, Published
+    from headrace.spark.tables.delta import TableFile
+    from headrace.spark.tables.state import StateTable
 
 FILES_MIN: Final = 2
 """A part with fewer files is left alone, unless something is to be forgotten."""
@@ -74,7 +83,7 @@ class CompactTask:
             horizons = horizons_of(rows, dict(self.boundaries), self.keep_since_us)
             rows = kept_rows(rows, horizons)
         order = [(name, "ascending") for name in ("vbucket", "epoch", "seqno")]
-        file = RowFile(table, self.part, self.turn)
+        file = RowFile(table, self.part, self.turn, group_bytes=COMPACT_GROUP_BYTES)
         for batch in rows.sort_by(order).to_batches():
             if batch.num_rows:
                 file.write(batch.drop_columns(["turn"]), turns=batch.column("turn"))
@@ -84,26 +93,74 @@ class CompactTask:
         return json.dumps(told)
 
 
-def compact(
-    changes: ChangesTable, runner: Runner, *, keep_since: datetime | None = None
-) -> Compacted:
-    """Write the parts with several files anew; with ``keep_since`` all of them, and forget."""
-    published = changes.published()
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What a compaction would write anew."""
+
+    files: tuple[TableFile, ...]
+    tails: int
+
+    @property
+    def parts(self) -> dict[int, list[str]]:
+        """The files by part."""
+        found: dict[int, list[str]] = {}
+        for file in self.files:
+            found.setdefault(file.part, []).append(file.path)
+        return found
+
+
+def choose(
+    changes: ChangesTable, state: StateTable | None = None, *, everything: bool = False
+) -> Chosen:
+    """The files of parts that have several, or of all; and how many tails `state` has."""
     files = changes.row_files()
-    by_part: dict[int, list[str]] = {}
-    for file in files:
-        by_part.setdefault(file.part, []).append(file.path)
-    chosen = {
-        part: paths
-        for part, paths in by_part.items()
-        if len(paths) >= FILES_MIN or keep_since is not None
-    }
-    removed = [file for file in files if file.part in chosen]
-    if not chosen:
-        return Compacted(len(files), len(files), 0, 0)
+    counts = Counter(file.part for file in files)
+    chosen = tuple(file for file in files if everything or counts[file.part] >= FILES_MIN)
+    tails = sum(map(is_tail, state.table.files())) if state is not None and state.exists else 0
+    return Chosen(chosen, tails)
+
+
+def compact(
+    changes: ChangesTable,
+    runner: Runner,
+    *,
+    keep_since: datetime | None = None,
+    state: StateTable | None = None,
+) -> Compacted:
+    """Write the parts with several files anew; with ``keep_since`` all of them, and forget.
+
+    ``state`` is merged too, and stands on the new turn afterwards.
+    """
+    published = changes.published()
+    files_before = len(changes.row_files())
+    chosen = choose(changes, state, everything=keep_since is not None)
+    if not chosen.files and not chosen.tails:
+        return Compacted(files_before, files_before, 0, 0)
     turn = published.turn + 1
+    tasks = _tasks(changes, published, turn, chosen.parts, keep_since)
+    told = [json.loads(text) for text in runner.run(tasks)]
+    landed = Landed.joined(Landed.from_text(one["landed"]) for one in told)
+    vector: Vector = dict(published.vector)
+    for vb, seqno in ((vb, s) for one in told for vb, s in one["horizons"].items()):
+        held = vector.get(VBucketId(int(vb)))
+        if held is not None:
+            vector[VBucketId(int(vb))] = held.forgotten_below(Seqno(seqno))
+    changes.replace_files(turn, landed, vector, chosen.files)
+    if state is not None and state.exists:
+        state.follow(changes, runner, StateOptions(), merge_all=True)
+    rows_before = sum(file.rows for file in chosen.files)
+    return Compacted(files_before, len(changes.row_files()), rows_before, landed.rows)
+
+
+def _tasks(
+    changes: ChangesTable,
+    published: Published,
+    turn: int,
+    parts: dict[int, list[str]],
+    keep_since: datetime | None,
+) -> list[CompactTask]:
     shape = changes.shape()
-    tasks = [
+    return [
         CompactTask(
             str(changes.path.resolve()),
             part,
@@ -115,22 +172,8 @@ def compact(
             ),
             None if keep_since is None else int(keep_since.timestamp() * 1_000_000),
         )
-        for part, paths in chosen.items()
+        for part, paths in parts.items()
     ]
-    told = [json.loads(text) for text in runner.run(tasks)]
-    landed = Landed.joined(Landed.from_text(one["landed"]) for one in told)
-    vector: Vector = dict(published.vector)
-    for vb, seqno in ((vb, s) for one in told for vb, s in one["horizons"].items()):
-        held = vector.get(VBucketId(int(vb)))
-        if held is not None:
-            vector[VBucketId(int(vb))] = held.forgotten_below(Seqno(seqno))
-    changes.replace_files(turn, landed, vector, removed)
-    return Compacted(
-        len(files),
-        len(changes.row_files()),
-        sum(file.rows for file in removed),
-        landed.rows,
-    )
 
 
 def horizons_of(
