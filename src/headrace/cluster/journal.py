@@ -18,8 +18,9 @@ import fcntl
 import json
 import os
 import threading
+import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Final
 
 from headrace.cluster.planning import Kind, Move
 from headrace.cluster.steps import Step
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 FORMAT: Final = 1
 MOVES_MAX: Final = 1 << 20
+LOCK_SECONDS: Final = 3.0
+"""How long a command waits for another manager to let go of the journal."""
+LOCK_POLL_SECONDS: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,21 +103,33 @@ def _entry(row: dict[str, object]) -> Entry:
     )
 
 
+def _taken(lock: IO[str], until: float) -> bool:
+    """Whether the lock could be had before a time; it is tried once at least."""
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if time.monotonic() >= until:
+                return False
+            time.sleep(LOCK_POLL_SECONDS)
+        else:
+            return True
+
+
 class Journal:
     """The open journal: read, changed, and written with every change."""
 
-    def __init__(self, path: Path) -> None:
-        """Take the lock and read what an earlier manager left; ClusterError if one runs."""
+    def __init__(self, path: Path, *, patience_seconds: float = LOCK_SECONDS) -> None:
+        """Take the lock and read what an earlier manager left; ClusterError if one runs.
+
+        Replication holds the lock for moments only, to publish a map: those are waited for.
+        """
         self.path = path
         self._guard = threading.Lock()
         self._lock = path.with_name(path.name + ".lock").open("a")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not _taken(self._lock, time.monotonic() + patience_seconds):
             self._lock.close()
-            raise ClusterError(
-                f"another manager holds {path}; wait for it to end, or stop it"
-            ) from None
+            raise ClusterError(f"another manager holds {path}; wait for it to end, or stop it")
         try:
             self._entries = {
                 (entry.bucket, entry.move.vbucket): entry for entry in read_entries(path)

@@ -306,7 +306,7 @@ class Replicator:
     async def _bring_back(self) -> None:
         """A node that was away is told the newest map, unless another manager is at work."""
         try:
-            lock = Journal(self._journal)
+            lock = Journal(self._journal, patience_seconds=0.0)
         except ClusterError:
             return
         with lock:
@@ -320,7 +320,7 @@ class Replicator:
         if not ready:
             return
         try:
-            lock = Journal(self._journal)
+            lock = Journal(self._journal, patience_seconds=0.0)
         except ClusterError:
             return  # another manager is at work; there is a next look
         with lock:
