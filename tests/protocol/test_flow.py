@@ -261,3 +261,14 @@ def test_a_consumer_gives_up_after_two_silent_intervals_but_not_before_a_stream_
     watch.heard(now=1015)
     watch.watch(now=1016)
     assert watch.dead_at() == 1035
+
+
+def test_a_noop_is_due_at_the_very_moment_that_was_told() -> None:
+    begun = 1000.0000000000018  # (begun + 0.1) - begun is a little less than 0.1
+    sender = NoopSender(now=begun, interval_seconds=1.1, idle_timeout_seconds=360.0)
+    for _ in range(1000):
+        due = sender.next_at()
+        opaque = sender.take_noop(now=due)
+        assert opaque is not None, f"not due at {due!r}"
+        sender.answered(opaque)
+        sender.heard(now=due)

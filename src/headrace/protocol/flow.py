@@ -221,7 +221,8 @@ class NoopSender:
 
     def take_noop(self, *, now: float) -> int | None:
         """The opaque of the NOOP to send now, or None; it counts as sent from here on."""
-        if self.waiting is not None or now - self._asked_at < self._interval:
+        # The same sum as in `next_at`: a difference may fall short of it by rounding.
+        if self.waiting is not None or now < self._asked_at + self._interval:
             return None
         self.waiting, self._next = self._next, self._next + 1
         self._asked_at = now

@@ -110,6 +110,8 @@ class SimManager:
         chain = self.chains.rows[vbucket]
         if not self.is_alive or vbucket in self.journal or chain[0] in (None, target):
             return
+        if self.failing:
+            return  # a failover that has begun is finished first
         self._stop_following(vbucket)
         self._run(active_move(vbucket, chain, target))
 
