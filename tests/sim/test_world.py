@@ -27,7 +27,7 @@ def test_seeds_hold() -> None:
     assert not failed
 
 
-@pytest.mark.parametrize("name", BUGS)
+@pytest.mark.parametrize("name", [name for name, bug in BUGS.items() if not bug.is_rare])
 def test_a_planted_bug_is_found(name: str) -> None:
     with planted(name):
         assert any(run_seed(seed).failure for seed in range(1, FINDERS + 1)), BUGS[name].text
