@@ -79,6 +79,8 @@ class Connection:
         data = bytes(waiting[:size])
         del waiting[:size]
         if waiting:
+            if self.world.chance(0.25):
+                self.pause(self.world.random.uniform(0.05, 0.6))
             self._schedule(side)
         owner = self.ends[1 - side].owner
         if owner is not None:
