@@ -227,7 +227,7 @@ def attempt(random: Random) -> None:
     place = lab()
     data = b"".join(conversation(random))
     if random.random() < 0.2:
-        data = data[: random.randrange(len(data)) + 1]
+        data = data[: random.randrange(len(data) + 1)]
     slow = random.random() < 0.1
     with socket.create_connection(("127.0.0.1", place.process.port), CLOSE_SECONDS) as link:
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
