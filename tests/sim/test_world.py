@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.sim.world.bugs import BUGS, planted
-from tests.sim.world.runs import run_seed
+from tests.sim.world.runs import outcomes, run_seed
 from tests.sim.world.truth import VBucketTruth
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,6 +25,11 @@ FINDERS = 60
 def test_seeds_hold() -> None:
     failed = [(one.seed, one.failure) for one in map(run_seed, SEEDS) if one.failure]
     assert not failed
+
+
+def test_seeds_run_on_several_processes() -> None:
+    found = {one.seed: one.failure for one in outcomes(range(1, 5), 2, "")}
+    assert found == dict.fromkeys(range(1, 5), "")
 
 
 @pytest.mark.parametrize("name", [name for name, bug in BUGS.items() if not bug.is_rare])

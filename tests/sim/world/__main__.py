@@ -3,41 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import os
 import sys
 import time
-from typing import TYPE_CHECKING
 
 from tests.sim.world.bugs import BUGS, planted
-from tests.sim.world.runs import Outcome, run_seed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-CHUNK = 20
+from tests.sim.world.runs import outcomes, run_seed
 
 
 def say(text: str) -> None:
     """Write one line at once."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
-
-
-def outcomes(seeds: Iterable[int], workers: int, bug: str) -> Iterator[Outcome]:
-    """Run seeds on a few processes; order does not matter."""
-    jobs = [(seed, bug) for seed in seeds]
-    if workers == 1:
-        yield from (_job(job) for job in jobs)
-        return
-    with multiprocessing.get_context("spawn").Pool(workers) as pool:
-        yield from pool.imap_unordered(_job, jobs, CHUNK)
-
-
-def _job(job: tuple[int, str]) -> Outcome:
-    seed, bug = job
-    with planted(bug):
-        return run_seed(seed)
 
 
 def run_clean(first: int, count: int, workers: int) -> int:

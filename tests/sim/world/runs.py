@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import traceback
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from tests.sim.world.bugs import planted
 from tests.sim.world.core import Violation
 from tests.sim.world.scenario import Scenario
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+CHUNK = 20
+"""Seeds handed to a process at a time."""
 
 
 @dataclass(frozen=True)
@@ -38,3 +47,19 @@ def run_seed(seed: int, *, whole: bool = False) -> Outcome:
         scenario.world.lines += traceback.format_exc().splitlines()
     world = scenario.world
     return Outcome(seed, world.events, failure, tuple(world.lines) if whole else ())
+
+
+def outcomes(seeds: Iterable[int], workers: int, bug: str) -> Iterator[Outcome]:
+    """Run seeds on a few processes; order does not matter."""
+    jobs = [(seed, bug) for seed in seeds]
+    if workers == 1:
+        yield from (_job(job) for job in jobs)
+        return
+    with multiprocessing.get_context("spawn").Pool(workers) as pool:
+        yield from pool.imap_unordered(_job, jobs, CHUNK)
+
+
+def _job(job: tuple[int, str]) -> Outcome:
+    seed, bug = job
+    with planted(bug):
+        return run_seed(seed)
