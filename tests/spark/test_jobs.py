@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
@@ -54,19 +53,13 @@ def test_both_roads_run_as_many_tasks_at_once(spark: SparkSession) -> None:
 
 
 # What Connect's runner does needs no SparkContext, and runs where there is one too.
-needs_pandas = pytest.mark.skipif(
-    find_spec("pandas") is None, reason="pandas is not installed; pyspark[connect] brings it"
-)
-
-
-@needs_pandas
 def test_answers_come_in_order_by_the_road_of_spark_connect(spark: SparkSession) -> None:
     answers = ConnectRunner(spark).run([Say(f"{number}") for number in range(7)])
     assert answers == [f"{number}" for number in range(7)]
 
 
 @pytest.mark.parametrize("kind", ["ConnectionLost", "ConfigError"])
-@pytest.mark.parametrize("road", [SparkRunner, pytest.param(ConnectRunner, marks=needs_pandas)])
+@pytest.mark.parametrize("road", [SparkRunner, ConnectRunner])
 def test_a_task_that_fails_is_its_own_sentence(
     spark: SparkSession, kind: str, road: type[SparkRunner]
 ) -> None:
