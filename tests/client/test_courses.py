@@ -195,6 +195,18 @@ def test_a_lost_link_sends_its_courses_back_with_what_they_had_reached() -> None
     assert plan.token == boundary(7).token
 
 
+def test_a_node_that_goes_takes_no_stream_with_it_that_another_still_serves() -> None:
+    courses = made(course_of(0, BEGINNING))
+    connection = asked(courses)
+    take(courses, opened(BEGINNING), connection)
+    courses.take_map(ClusterMap(nodes=(A, B), active=(1,), revision=2))
+    assert courses.lost(B, None, "nobody listens", now=1.0) > 1.0, "it is not tried in a loop"
+    assert courses.by_vbucket[0].phase is Phase.STREAMING
+    courses.take_map(ClusterMap(nodes=(A, B), active=(0,), revision=3))
+    courses.ask(A, as_connection(connection), now=9.0)
+    assert len(connection.plans) == 1, "a connection refuses to ask twice"
+
+
 def test_delays_grow_to_a_limit_and_movement_forgets_them() -> None:
     courses = made(course_of(0, BEGINNING))
     delays = []

@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 
 DELAY_SECONDS: Final = 0.05
 DELAY_SECONDS_MAX: Final = 5.0
+IDLE_SECONDS: Final = 0.5
+"""Until a node is tried again that the map names and no course waits for yet."""
 BACKFILLS_MAX: Final = 8
 BACKFILLS_MIN: Final = 2
 BACKFILL_ITEMS: Final = 16_384
@@ -268,8 +270,7 @@ class Courses:
         hit = [
             course
             for course in self.by_vbucket.values()
-            if not course.is_over
-            and (course.node == node or self.cluster_map.node_of(course.vbucket) == node)
+            if not course.is_over and self._place(course) == node
         ]
         known = {} if connection is None else connection.positions()
         for course in hit:
@@ -282,7 +283,13 @@ class Courses:
             self._tell(trying, reason, now)
         self.wants_map = True
         self.nodes_changed = True
-        return min((course.retry_at for course in trying), default=now)
+        return min((course.retry_at for course in trying), default=now + IDLE_SECONDS)
+
+    def _place(self, course: Course) -> NodeAddress | None:
+        """The node that serves it, whatever the map says by now, or will be asked for it."""
+        if course.phase in (Phase.ASKED, Phase.STREAMING):
+            return course.node
+        return self.cluster_map.node_of(course.vbucket)
 
     @property
     def wants_seqnos(self) -> bool:
