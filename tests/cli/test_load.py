@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from headrace.cli.load import early
 from headrace.client.bucket import connect
 from tests.cli.node_for_commands import call, node_url
 
@@ -36,6 +37,21 @@ def test_made_up_documents_arrive(url: str) -> None:
     found = rows(url)
     assert len(found) == 500
     assert all(len(row["value"]) == 100 for row in found.values())  # type: ignore[arg-type]
+
+
+def test_a_rate_spreads_writes_over_time(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr("headrace.cli.load.time.sleep", waited.append)
+    call("load", url, "--generate", "50", "--rate", "10")
+    assert len(waited) == 49, "each write but the first is due a tenth of a second after another"
+    assert len(rows(url)) == 50
+
+
+def test_a_write_waits_until_it_is_due_and_one_that_is_late_does_not() -> None:
+    assert early(0, 100.0, 0.0) == 0
+    assert early(1, 100.0, 0.0) == 0, "a turn is written at once"
+    assert early(10, 100.0, 0.02) == pytest.approx(0.08)
+    assert early(10, 100.0, 5.0) == 0
 
 
 def test_deletes_and_expiry_are_shares(url: str) -> None:

@@ -4,7 +4,7 @@ Our own consumer speaks, or (``--listen``) any client that connects to us: its b
 to the node. What is inside TLS is recorded in the clear; the login's SCRAM exchange proves the
 password without holding it.
 
-Imports: capture, cli.connecting, client.
+Imports: capture, cli.bars, cli.connecting, client.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from headrace.cli.bars import bar
 from headrace.cli.connecting import connected, parse_since, parse_until, source_options, take_source
 from headrace.errors import ConfigError
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 CHUNK: Final = 256 << 10
 POLL_SECONDS: Final = 0.2
 CLIENTS_MAX: Final = 64
+SHOW_EVERY: Final = 1_000
 
 
 class Recorder:
@@ -158,15 +160,20 @@ def _record_reader(bucket: Any, recorder: Recorder, options: dict[str, Any]) -> 
     )
     until = None if options["until"] == "never" else parse_until(options["until"])
     count = 0
-    with bucket.follow(
-        since=parse_since(options["since"]),
-        until=until,
-        xattrs=options["xattrs"],
-        sync_writes=options["sync_writes"],
-        compression=options["compression"],
-    ) as reader:
+    with (
+        bucket.follow(
+            since=parse_since(options["since"]),
+            until=until,
+            xattrs=options["xattrs"],
+            sync_writes=options["sync_writes"],
+            compression=options["compression"],
+        ) as reader,
+        bar("recording", unit="changes", rate=True) as shown,
+    ):
         for _ in reader:
             count += 1
+            if count % SHOW_EVERY == 0:
+                shown.reach(count)
     return count
 
 

@@ -3,17 +3,20 @@
 A table knows every version that was streamed, and the rollbacks that ended some of them; a source
 knows what it still has. Times are those of the node's clock, in UTC.
 
-Imports: spark, cli.sync.
+Imports: spark, cli.bars, cli.exits, cli.sync.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
+from headrace.cli.bars import bar
+from headrace.cli.exits import Exit
 from headrace.cli.sync import factory_of
 
 if TYPE_CHECKING:
@@ -90,13 +93,13 @@ def command(
     from headrace.spark.lives import life_in_source, life_in_table
 
     if "://" in place:
-        moments = life_in_source(
-            factory_of(place, user, credentials, bucket=bucket), key, collection_id=collection_id
-        )
+        factory = factory_of(place, user, credentials, bucket=bucket)
+        with bar("reading its vbucket"):
+            moments = life_in_source(factory, key, collection_id=collection_id)
     else:
         moments = life_in_table(place, key, collection_id=collection_id)
     for moment in moments:
         click.echo(json.dumps(record_of(moment)) if as_json else line_of(moment))
     if not any(moment.event != "rollback" for moment in moments):
         click.echo(f"headrace: {key!r} is not in {place}", err=True)
-        raise SystemExit(1)
+        sys.exit(Exit.FAILED)

@@ -4,7 +4,7 @@ As the node (default): listen, and answer any consumer with what the recorded no
 consumer (``--to URL``): log in to a node, say what the recorded client said after its own login,
 and tell where the answers differ from the recorded ones.
 
-Imports: capture, cli.connecting, client, wire.
+Imports: capture, cli.bars, cli.connecting, client, wire.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from headrace.cli.bars import bar
 from headrace.cli.texts import status_name
 from headrace.errors import CaptureError, StatusError
 
@@ -37,7 +38,13 @@ DIFFERENCES_SHOWN: Final = 50
 @click.option(
     "--connection", type=int, help="Which connection of the file; the first that streams."
 )
-@click.option("--dialect", "dialect_name", default="dcp-7", show_default=True)
+@click.option(
+    "--dialect",
+    "dialect_name",
+    default="dcp-7",
+    show_default=True,
+    help="The generation of the protocol that is spoken in FILE.",
+)
 @click.option("--port-file", type=click.Path(dir_okay=False), help="Write the port here.")
 @click.pass_context
 def command(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401 - click's own words
@@ -122,13 +129,15 @@ def be_consumer(
 
 def _say(link: KvConnection, exchanges: list[tuple[Frame, int]]) -> list[Difference]:
     found = []
-    for number, (frame, recorded) in enumerate(exchanges, 1):
-        try:
-            live = link.ask_raw(frame)
-        except StatusError as error:
-            live = error.status
-        if live != recorded:
-            found.append(Difference(number, frame.name, frame.vbucket, recorded, live))
+    with bar("asking", total=len(exchanges), unit="requests") as shown:
+        for number, (frame, recorded) in enumerate(exchanges, 1):
+            try:
+                live = link.ask_raw(frame)
+            except StatusError as error:
+                live = error.status
+            if live != recorded:
+                found.append(Difference(number, frame.name, frame.vbucket, recorded, live))
+            shown.advance()
     return found
 
 

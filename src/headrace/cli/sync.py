@@ -5,7 +5,7 @@ and a line per vbucket that was rolled back. Ctrl-C and SIGTERM end it after the
 running; the next run goes on from there. Spark's own words go to ``spark.log`` in the table's
 directory.
 
-Imports: errors, spark.
+Imports: errors, spark, cli.bars.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from headrace.cli.bars import bar
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -94,8 +95,13 @@ def factory_of(
 
 
 @contextlib.contextmanager
-def runner_of(master: str, directory: Path, conf: tuple[str, ...] = ()) -> Iterator[Runner]:
-    """What runs the tasks; Spark's words go to a file beside the tables."""
+def runner_of(
+    master: str, directory: Path, conf: tuple[str, ...] = (), *, shown: bool = True
+) -> Iterator[Runner]:
+    """What runs the tasks; Spark's words go to a file beside the tables.
+
+    ``shown``: a bar while Spark starts; not for whoever draws on the same terminal.
+    """
     from headrace.spark.jobs import LocalRunner, runner_on
 
     settings = settings_of(conf)
@@ -106,7 +112,7 @@ def runner_of(master: str, directory: Path, conf: tuple[str, ...] = ()) -> Itera
     from headrace.spark.session import is_connect, is_one_process, session, ship
 
     directory.mkdir(parents=True, exist_ok=True)
-    with stderr_to(directory / SPARK_LOG):
+    with bar("starting Spark", shown=shown), stderr_to(directory / SPARK_LOG):
         spark = session(master=master, settings=settings)
         if not is_one_process(master) and not is_connect(master):
             ship(spark)

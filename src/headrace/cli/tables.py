@@ -6,14 +6,16 @@ be the next is given to one of them and refused to the other, which then says so
 Only ``vacuum`` with fewer hours than a turn takes could delete what a running turn is about to
 commit, so less than an hour has to be forced.
 
-Results go to standard output, progress to standard error.
+Results go to standard output, progress to standard error: a bar where that is a terminal, lines
+elsewhere.
 
-Imports: errors, cli.exits, cli.sync, spark.
+Imports: errors, cli.bars, cli.sync, spark.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
@@ -22,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from headrace.cli.bars import BarRunner
 from headrace.cli.sync import WITHOUT_SPARK, checked_master, runner_of
 from headrace.errors import ConfigError
 
@@ -75,7 +78,7 @@ class ToldRunner:
 def told_runner(on_master: str, directory: Path, what: str) -> Iterator[Runner]:
     """A runner that tells what it does."""
     with runner_of(on_master, directory) as runner:
-        yield ToldRunner(runner, what)
+        yield BarRunner(runner, what) if sys.stderr.isatty() else ToldRunner(runner, what)
 
 
 def opened(directory: Path) -> tuple[ChangesTable, StateTable]:

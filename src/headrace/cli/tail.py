@@ -3,7 +3,7 @@
 By default from now on, one line per change, until it is stopped. With ``--tokens FILE`` it goes on
 where it stopped last time, and keeps the tokens of what it has written in the file.
 
-Imports: client, cli.connecting, cli.sinks.
+Imports: client, cli.bars, cli.connecting, cli.sinks.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from headrace.cli.bars import bar
 from headrace.cli.connecting import connected, parse_since, parse_until, source_options, take_source
 from headrace.errors import ConfigError
 
@@ -47,7 +48,13 @@ KINDS: Final = (
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 @click.option("--arrow", type=click.Path(dir_okay=False), help="Write an Arrow stream.")
 @click.option("--parquet", type=click.Path(file_okay=False), help="Write Parquet files here.")
-@click.option("--rows-per-file", type=click.IntRange(1), default=1_000_000, show_default=True)
+@click.option(
+    "--rows-per-file",
+    type=click.IntRange(1),
+    default=1_000_000,
+    show_default=True,
+    help="Of each Parquet file, about.",
+)
 @click.option("--limit", type=click.IntRange(1), help="Stop after this many changes.")
 @click.option("--vbucket", "vbuckets", type=int, multiple=True, help="Only these; may be repeated.")
 @click.option("--collection", "collections", multiple=True, help="scope.collection; repeatable.")
@@ -202,15 +209,17 @@ def _write_batches(reader: Changes, sink: BatchSink, store: TokenFile | None) ->
 
     rows = 0
     try:
-        for item in reader:
-            if isinstance(item, Rollback):
-                click.echo(f"headrace: {item}", err=True)
-                sink.roll_back(item)
-                continue
-            sink.take(item)
-            rows += item.num_rows
-            if reader.is_covered and sink.commit() and store is not None:
-                store.save(reader.tokens)
+        with bar("reading", unit="rows", rate=True) as shown:
+            for item in reader:
+                if isinstance(item, Rollback):
+                    shown.say(f"headrace: {item}")
+                    sink.roll_back(item)
+                    continue
+                sink.take(item)
+                rows += item.num_rows
+                shown.reach(rows)
+                if reader.is_covered and sink.commit() and store is not None:
+                    store.save(reader.tokens)
     finally:
         # The rest of a snapshot that has begun to leave is here already.
         while not reader.is_covered and (item := next(reader, None)) is not None:

@@ -3,7 +3,7 @@
 ``check`` puts every position to the source (nothing is streamed) and says in words whether it
 would be rolled back, to where, and why; its exit code is 3 when something would be.
 
-Imports: cli.connecting, client.
+Imports: cli.bars, cli.connecting, client.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from headrace.cli.bars import bar
 from headrace.cli.connecting import connected, source_options, take_source
 from headrace.errors import ConfigError
 
@@ -81,7 +82,7 @@ def diff(old: str, new: str) -> None:
     click.echo(f"{moved} vbuckets moved, {total:+} seqnos")
 
 
-@command.command("check")
+@command.command("check", short_help="Ask the source whether the tokens still hold.")
 @source_options
 @click.argument("file", type=_FILE)
 @click.option("--all", "everything", is_flag=True, help="Also those that simply go on.")
@@ -93,7 +94,7 @@ def check(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401 - 
 
     source = take_source(options)
     tokens = _load(options["file"])
-    with connected(**source) as bucket:
+    with connected(**source) as bucket, bar("asking the source"):
         verdicts = check_tokens(bucket, tokens)
     rolled = [one for one in verdicts if one.is_rollback]
     silent = [one for one in verdicts if one.lands_on is None]

@@ -1,8 +1,9 @@
 """headrace verify: hold the tables against their source, item by item.
 
-Exit code 0: no difference. 1: differences, each on a line of standard output.
+Exit code 0: no difference. 1: differences, each on a line of standard output. On a terminal a bar
+says how many parts of the tables have been compared.
 
-Imports: spark, cli.sync.
+Imports: spark, cli.bars, cli.exits, cli.sync.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Final
 
 import click
 
+from headrace.cli.bars import BarRunner
 from headrace.cli.exits import Exit
 from headrace.cli.sync import factory_of, runner_of, source_options
 
@@ -51,7 +53,7 @@ def command(
     factory = factory_of(url, user, credentials, bucket=bucket)
     open_state(table_dir)  # what is no table is said before Spark takes its seconds
     with runner_of(master, table_dir, conf) as runner:
-        report = verify(factory, table_dir, runner)
+        report = verify(factory, table_dir, BarRunner(runner, "comparing"))
     if as_json:
         shown = replace(report, differences=report.differences[:show])
         click.echo(json.dumps(asdict(shown)))
@@ -66,4 +68,4 @@ def command(
         f"{report.count:,} differences{newer}"
     )
     if report.count:
-        raise SystemExit(1)
+        sys.exit(Exit.FAILED)
