@@ -127,21 +127,24 @@ def loading(
 
 
 def write(url: str, rate: int, stopped: threading.Event) -> None:
-    """Write ``rate`` changes a second in small turns; what was missed is not made up for."""
+    """Write ``rate`` changes a second in small turns; a second at most is made up for."""
     from headrace.client.bucket import connect
     from headrace.client.writer import Document
 
     chance = random.Random(1)  # noqa: S311 - a workload
     value = b'{"state": "open", "lines": [1, 2, 3], "note": "' + b"x" * 120 + b'"}'
     with connect(url) as bucket, bucket.writer() as writer:
-        while not stopped.is_set():
-            began = time.monotonic()
-            for _ in range(max(1, rate // TURNS_PER_SECOND)):
+        owed, before = 0.0, time.monotonic()
+        while not stopped.wait(1 / TURNS_PER_SECOND):
+            now = time.monotonic()
+            owed = min(owed + (now - before) * rate, float(rate))
+            before = now
+            for _ in range(int(owed)):
                 key = b"order-%d" % chance.randrange(KEYS)
                 gone = chance.random() < 0.05
                 writer.put(Document(key, None if gone else value, is_json=not gone))
             writer.flush()
-            stopped.wait(max(0.0, 1 / TURNS_PER_SECOND - (time.monotonic() - began)))
+            owed -= int(owed)
 
 
 def consume(url: str, name: str, stopped: threading.Event, *, slow: bool) -> None:

@@ -1,28 +1,38 @@
-"""`python -m tools.screenshots`: the pictures of the live page in docs/images, taken anew.
+"""`python -m tools.screenshots`: the demo's report in docs/demo and the pictures of docs/images.
 
-A node, a writer, two consumers that keep up and one that does not; a vbucket that fails over twice
-and loses something each time. Everything shown is what really happened in that minute; nothing is
-drawn in. `make screenshots` calls it.
+The live page: a node, a writer, two consumers that keep up and one that does not; a vbucket that
+fails over twice and loses something each time. The report: `headrace demo` as `make demo` runs it.
+Everything shown is what really happened in those minutes; nothing is drawn in or taken out.
+`make screenshots` calls it; a name behind it (``page``, ``report``) makes that part alone.
 
 Imports: tools.
 """
 
 from __future__ import annotations
 
+import argparse
+import shutil
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tools.browser import NoBrowser, chromium
-from tools.live import loading, serving
+from tools.live import ROOT, environment, loading, serving
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from playwright.sync_api import Browser, Page
 
     from tools.live import Served
 
-IMAGES: Final = Path(__file__).resolve().parent.parent / "docs" / "images"
+IMAGES: Final = ROOT / "docs" / "images"
+REPORT: Final = ROOT / "docs" / "demo" / "report.html"
+DEMO_OUT: Final = Path("build") / "demo"
+"""Relative, as `make demo` has it: the report tells commands with this path."""
+DEMO_SECONDS_MAX: Final = 300
 SIZE_MAX: Final = 300 * 1024
 VBUCKET: Final = 42
 VBUCKETS: Final = 256
@@ -42,38 +52,74 @@ class Shot:
     scale: float = 1
     phone: bool = False
     part: str = ""
+    margin: int = 0
+    """Of the page, around that part."""
 
 
-SHOTS: Final = (
+PAGE_SHOTS: Final = (
     Shot("page-light", 1360, 1290),
     Shot("page-dark", 1360, 1290, scheme="dark"),
     Shot("page-phone", 390, 844, scale=2, phone=True),
     Shot("vbucket", 1360, 1010, scale=1.5, part="#detail"),
 )
+REPORT_SHOTS: Final = (
+    Shot("report-light", 1040, 1180),
+    Shot("report-dark", 1040, 1180, scheme="dark"),
+    Shot("report-phone", 390, 844, scale=2, phone=True),
+    Shot("rollback", 1040, 900, part="#failover", margin=20),
+)
 
 
-def take(browser: Browser, served: Served, shot: Shot) -> Path:
-    """One picture of the page as it is now."""
-    page, context = _open(browser, served, shot)
-    page.wait_for_timeout(4_000)
-    page.evaluate("document.activeElement.blur(); scrollTo(0, 0)")
+def take(page: Page, shot: Shot) -> Path:
+    """One picture of what is open now."""
     path = IMAGES / f"{shot.name}.png"
     if shot.part:
-        page.locator(shot.part).screenshot(path=path)
+        box = page.locator(shot.part).bounding_box()
+        assert box is not None, f"{shot.part} is on the page"
+        clip = {
+            "x": max(0.0, box["x"] - shot.margin),
+            "y": max(0.0, box["y"] - shot.margin),
+            "width": box["width"] + 2 * shot.margin,
+            "height": box["height"] + 2 * shot.margin,
+        }
+        page.screenshot(path=path, clip=clip, full_page=True)
     else:
         page.screenshot(path=path)
+    return path
+
+
+def take_page(browser: Browser, served: Served, shot: Shot) -> Path:
+    """One picture of the live page as it is now."""
+    page, context = _open_page(browser, served, shot)
+    page.wait_for_timeout(4_000)
+    page.evaluate("document.activeElement.blur(); scrollTo(0, 0)")
+    path = take(page, shot)
     context.close()
     return path
 
 
-def _open(browser: Browser, served: Served, shot: Shot) -> tuple[Page, Any]:
-    context = browser.new_context(
+def take_report(browser: Browser, shot: Shot) -> Path:
+    """One picture of the report."""
+    context = _context(browser, shot)
+    page = context.new_page()
+    page.goto(REPORT.as_uri())
+    path = take(page, shot)
+    context.close()
+    return path
+
+
+def _context(browser: Browser, shot: Shot) -> Any:  # noqa: ANN401 - Playwright's, untyped here
+    return browser.new_context(
         viewport={"width": shot.width, "height": shot.height},
         color_scheme=shot.scheme,
         device_scale_factor=shot.scale,
         is_mobile=shot.phone,
         has_touch=shot.phone,
     )
+
+
+def _open_page(browser: Browser, served: Served, shot: Shot) -> tuple[Page, Any]:
+    context = _context(browser, shot)
     page = context.new_page()
     page.goto(served.page)
     page.wait_for_selector("#live[data-state=live]")
@@ -86,8 +132,7 @@ def _open(browser: Browser, served: Served, shot: Shot) -> tuple[Page, Any]:
 
 def make_history(browser: Browser, served: Served) -> None:
     """Let some time pass, and fail a vbucket over twice."""
-    shot = SHOTS[0]
-    page, context = _open(browser, served, shot)
+    page, context = _open_page(browser, served, PAGE_SHOTS[0])
     page.wait_for_timeout(WARM_MILLISECONDS)
     page.get_by_role("button", name="Log in").click()
     page.get_by_label("User").fill(served.user)
@@ -104,24 +149,55 @@ def make_history(browser: Browser, served: Served) -> None:
     context.close()
 
 
+def picture_page(browser: Browser) -> list[Path]:
+    """Every picture of the live page."""
+    with (
+        serving("--memory", "--vbuckets", str(VBUCKETS), "--bucket", "default") as served,
+        loading(
+            served.url, rate=RATE, consumers=("orders-sync:1", "search:7"), slow=("reports:2",)
+        ),
+    ):
+        make_history(browser, served)
+        return [take_page(browser, served, shot) for shot in PAGE_SHOTS]
+
+
+def picture_report(browser: Browser) -> list[Path]:
+    """The report of a demo that runs now, and every picture of it."""
+    subprocess.run(  # noqa: S603 - our own interpreter and our own words
+        [sys.executable, "-m", "headrace", "demo", "--out", str(DEMO_OUT)],
+        cwd=ROOT,
+        env=environment(),
+        timeout=DEMO_SECONDS_MAX,
+        check=True,
+    )
+    REPORT.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(ROOT / DEMO_OUT / REPORT.name, REPORT)
+    return [REPORT, *(take_report(browser, shot) for shot in REPORT_SHOTS)]
+
+
+PARTS: Final[dict[str, Callable[[Browser], list[Path]]]] = {
+    "page": picture_page,
+    "report": picture_report,
+}
+
+
 def main() -> int:
-    """Take them all; 1 when there is no browser or a picture is too large to ship."""
+    """Make them; 1 when there is no browser or a file is too large to ship."""
+    parser = argparse.ArgumentParser(prog="python -m tools.screenshots", description=__doc__)
+    parser.add_argument("parts", nargs="*", metavar="page|report", help="only this; else all")
+    chosen = parser.parse_args().parts or list(PARTS)
+    if unknown := set(chosen) - set(PARTS):
+        parser.error(f"{', '.join(sorted(unknown))}; allowed: {', '.join(PARTS)}")
     IMAGES.mkdir(parents=True, exist_ok=True)
     large = False
     try:
-        with (
-            chromium() as browser,
-            serving("--memory", "--vbuckets", str(VBUCKETS), "--bucket", "default") as served,
-            loading(
-                served.url, rate=RATE, consumers=("orders-sync:1", "search:7"), slow=("reports:2",)
-            ),
-        ):
-            make_history(browser, served)
-            for shot in SHOTS:
-                path = take(browser, served, shot)
+        for name in chosen:
+            with chromium() as browser:
+                made = PARTS[name](browser)
+            for path in made:
                 size = path.stat().st_size
                 large = large or size > SIZE_MAX
-                sys.stdout.write(f"{path.name}: {size:,} bytes\n")
+                sys.stdout.write(f"{path.relative_to(ROOT)}: {size:,} bytes\n")
     except NoBrowser as error:
         sys.stderr.write(f"{error}\n")
         return 1

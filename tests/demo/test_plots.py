@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from headrace.demo.plots import Box, Flag, Line, Plot, nice_ticks, short, svg, thinned
+from headrace.demo.plots import BADGE, Box, Flag, Line, Plot, nice_ticks, short, svg, thinned
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -67,6 +67,17 @@ def test_flags_outside_the_span_are_left_out() -> None:
     root = drawn(plot(flags=flags))
     letters = [one.text for one in root.iter(f"{SVG}text") if one.get("class") == "letter"]
     assert letters == ["A"]
+
+
+def test_badges_of_moments_close_together_do_not_cover_each_other() -> None:
+    flags = [Flag(5.1, "B", "bad", "later"), Flag(5, "A", "bad", "first"), Flag(9, "C", "x", "far")]
+    root = drawn(plot(flags=flags))
+    badges = [float(one.get("cx") or 0) for one in root.iter(f"{SVG}circle")]
+    assert badges[0] == 465.0
+    assert badges[1] - badges[0] > 2 * BADGE
+    lines = [one for one in root.iter(f"{SVG}line") if one.get("class") == "flag"]
+    assert [one.get("x1") for one in lines] == ["465.0", "473.0", "785.8"], "lines stay in place"
+    assert badges[2] == 785.8
 
 
 def test_a_box_says_what_it_is() -> None:

@@ -7,9 +7,11 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING
 
+from headrace.demo.losing import SnapshotSeen
 from headrace.demo.record import Record, Sample
-from headrace.demo.report import FLAGS, flags_of, page
+from headrace.demo.report import FLAGS, flags_of, highs_around, means, page, positions_around
 from tests.demo.test_summary import seen, summary_of
+from tests.doc_commands import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -108,6 +110,53 @@ def test_numbers_are_in_a_table_and_texts_are_escaped(tmp_path: Path) -> None:
     assert "'a<b'" in found.text
 
 
+def samples_of(vbucket: int, *points: tuple[float, int, int]) -> list[Sample]:
+    """Samples from time, high seqno and position."""
+    return [
+        Sample(time=at, written=high, landed=0, highs={vbucket: high}, positions={vbucket: stood})
+        for at, high, stood in points
+    ]
+
+
+def test_the_node_falls_at_its_failover_and_not_between_two_looks(tmp_path: Path) -> None:
+    failover = summary_of(tmp_path).failover
+    assert failover is not None
+    loss, at = failover.loss, failover.at
+    samples = samples_of(loss.vbucket, (at - 1, 3, 0), (at + 1, 4, 0))
+    assert highs_around(samples, failover) == [
+        (at - 1, 3.0),
+        (at, loss.high_seqno),
+        (at, loss.seqno),
+        (at + 1, 4.0),
+    ]
+
+
+def test_the_tables_move_when_a_turn_is_published(tmp_path: Path) -> None:
+    failover = summary_of(tmp_path).failover
+    assert failover is not None
+    vbucket, at = failover.loss.vbucket, failover.at
+    record = Record()
+    record.add_turn(seen(1, at - 1))
+    record.add_turn(replace(seen(2, at + 1), rollbacks=1))
+    shown = [
+        (at + 1, SnapshotSeen(2, 4, 6, 3, dead=False)),
+        (at - 1, SnapshotSeen(1, 3, 9, 7, dead=True)),
+    ]
+    samples = samples_of(vbucket, (at - 2, 9, 2), (at + 3, 9, 6))
+    assert positions_around(samples, shown, record, failover) == [
+        (at - 2, 2.0),
+        (at - 1, 9.0),
+        (at + 1, float(failover.withdrawn.to_seqno)),
+        (at + 1, 6.0),
+        (at + 3, 6.0),
+    ]
+
+
+def test_a_mean_is_drawn_over_the_time_it_is_of() -> None:
+    samples = samples_of(0, (1, 0, 0), (3, 20, 0), (4, 20, 0))
+    assert means(samples) == [(1, 10.0), (3, 10.0), (3, 0.0), (4, 0.0)]
+
+
 def test_a_difference_is_the_first_thing_said(tmp_path: Path) -> None:
     summary = replace(summary_of(tmp_path), differences=3)
     text = page(summary, Record(), tables=tmp_path, commands=[])
@@ -143,3 +192,16 @@ def test_of_each_kind_two_flags_are_enough() -> None:
     for number in range(5):
         record.mark(float(number), "rollback", "back")
     assert [flag.time for flag in flags_of(record)] == [0.0, 1.0]
+
+
+def test_the_report_in_the_docs_is_one_that_this_code_writes() -> None:
+    """It is not edited and not left behind: `make screenshots` writes it anew."""
+    from headrace.demo.report import STYLE
+
+    text = (ROOT / "docs" / "demo" / "report.html").read_text(encoding="utf-8")
+    found = parsed(text)
+    assert [tag for tag in found.open if tag not in VOID] == []
+    assert STYLE.read_text(encoding="utf-8") in text, "its style is another one; make screenshots"
+    assert '<section id="failover">' in text
+    assert "Tables and source agree" in found.text
+    assert not re.search(r"https?:|@import|url\(|src=|href=", text)

@@ -68,7 +68,7 @@ def test_the_words_hold_the_numbers(tmp_path: Path) -> None:
     found = summary_of(tmp_path)
     words = dict(told(found))
     assert words["shop"] == "51 writes: 41 inserts, 10 updates, 0 deletes"
-    assert words["changes"] == "51 mutation, 1 rollback"
+    assert words["changes"] == "51 mutations, 1 rollback"
     assert words["rollback"].startswith("vbucket 0 lost 10 seqnos; 0.5 s later")
     assert "0 differences" in words["proof"]
     assert found.to_json()["agrees"] is True

@@ -110,7 +110,7 @@ class Following(threading.Thread):
     def _follow(self) -> None:
         began = time.monotonic()
         try:
-            with runner_of(self._master, self._tables) as runner:
+            with runner_of(self._master, self._tables, shown=False) as runner:
                 self.start_seconds = time.monotonic() - began
                 state = StateOptions(flatten=COLUMNS)
                 sync = Sync(self._factory, self._tables, runner, SyncOptions(PARTS, state=state))

@@ -21,6 +21,8 @@ WIDTH: Final = 880
 LEFT, RIGHT, TOP, BOTTOM = 64, 14, 46, 30
 TICKS: Final = 5
 POINTS_MAX: Final = 600
+BADGE: Final = 9
+"""Radius of the circle around a flag's letter."""
 
 Point = tuple[float, float]
 
@@ -212,15 +214,19 @@ def _box(box: Box, scale: _Scale) -> str:
 
 def _flags(plot: Plot, scale: _Scale) -> list[str]:
     parts = []
-    for flag in plot.flags:
+    right = -math.inf
+    for flag in sorted(plot.flags, key=lambda one: one.time):
         if not scale.start <= flag.time <= scale.end:
             continue
         x = scale.x(flag.time)
+        # Two moments close together: the later one's badge steps aside, its line does not.
+        badge = max(x, right + 2 * BADGE + 1)
+        right = badge
         parts.append(
             f'<g style="--c:var(--{flag.colour})"><title>{escape(flag.text)}</title>'
             f'<line class="flag" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP - 6}" y2="{scale.bottom}"/>'
-            f'<circle class="flag" cx="{x:.1f}" cy="{TOP - 12}" r="9"/>'
-            f'<text class="letter" x="{x:.1f}" y="{TOP - 8}" text-anchor="middle">'
+            f'<circle class="flag" cx="{badge:.1f}" cy="{TOP - 12}" r="{BADGE}"/>'
+            f'<text class="letter" x="{badge:.1f}" y="{TOP - 8}" text-anchor="middle">'
             f"{flag.letter}</text></g>"
         )
     return parts

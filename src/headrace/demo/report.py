@@ -87,7 +87,13 @@ def flags_of(record: Record) -> list[Flag]:
 def _throughput(record: Record, flags: list[Flag]) -> str:
     coarse = record.samples[::SMOOTHED_SAMPLES]
     lines = (
-        Line(name="written per second", colour="node", points=rates(coarse, "written"), area=True),
+        Line(
+            name="written per second",
+            colour="node",
+            points=means(coarse),
+            step=True,
+            area=True,
+        ),
         Line(
             name="rows landed per second",
             colour="tables",
@@ -112,6 +118,14 @@ def _throughput(record: Record, flags: list[Flag]) -> str:
     return _figure(
         plot, "Writes: two-second means. Rows: of each turn, over the time it took.", lines
     )
+
+
+def means(samples: Sequence[Sample]) -> list[tuple[float, float]]:
+    """Writes per second, each mean from where its time begins to where it ends."""
+    found = []
+    for before, (end, rate) in zip(samples, rates(samples, "written"), strict=False):
+        found += [(before.time, rate), (end, rate)]
+    return found
 
 
 def _span(record: Record) -> tuple[float, float]:
@@ -203,26 +217,26 @@ def _rollback(summary: Summary, record: Record, tables: Path) -> list[str]:
     loss, taken = failover.loss, failover.withdrawn
     span = (failover.at - BEFORE_SECONDS, failover.at + failover.seconds + AFTER_SECONDS)
     near = [sample for sample in record.samples if span[0] - 1 <= sample.time <= span[1] + 1]
-    lines = (
-        Line(
-            name="the node",
-            colour="node",
-            points=[(one.time, float(one.highs.get(loss.vbucket, 0))) for one in near],
-        ),
-        Line(
-            name="the tables",
-            colour="tables",
-            points=_positions(near, loss.vbucket, failover),
-            step=True,
-            dash="7 3",
-        ),
-    )
     published = {turn.number: turn.time for turn in record.turns}
     seen = [
         (published[one.turn], one)
         for one in snapshots(tables, loss.vbucket)
         if one.turn in published and span[0] <= published[one.turn] <= span[1]
     ]
+    lines = (
+        Line(
+            name="the node",
+            colour="node",
+            points=highs_around(near, failover),
+        ),
+        Line(
+            name="the tables",
+            colour="tables",
+            points=positions_around(near, seen, record, failover),
+            step=True,
+            dash="7 3",
+        ),
+    )
     values = [value for line in lines for _, value in line.points]
     plot = Plot(
         name="rollback",
@@ -267,22 +281,45 @@ def _rollback(summary: Summary, record: Record, tables: Path) -> list[str]:
             f" One of them: <code>{escape(one.key)}</code> was {escape(one.before)}, "
             f"and is {escape(one.after)}."
         )
-    return [f"<section><h2>The failover and its rollback</h2><p>{words}</p>{figure}</section>\n"]
-
-
-def _positions(
-    samples: Sequence[Sample], vbucket: int, failover: Failover
-) -> list[tuple[float, float]]:
-    """Where the tables stood; the turn of the rollback both went back and read on."""
-    points = [(one.time, float(one.positions.get(vbucket, 0))) for one in samples]
-    taken = failover.at + failover.seconds
-    after = [point for point in points if point[0] >= taken]
     return [
-        *(point for point in points if point[0] < taken),
-        (taken, float(failover.withdrawn.to_seqno)),
-        *((taken, value) for _, value in after[:1]),
-        *after,
+        f'<section id="failover"><h2>The failover and its rollback</h2><p>{words}</p>{figure}'
+        "</section>\n"
     ]
+
+
+def highs_around(samples: Sequence[Sample], failover: Failover) -> list[tuple[float, float]]:
+    """The node's high seqno; at the failover it is known exactly, before and after."""
+    loss = failover.loss
+    points = [(one.time, float(one.highs.get(loss.vbucket, 0))) for one in samples]
+    fall = [(failover.at, float(loss.high_seqno)), (failover.at, float(loss.seqno))]
+    return [
+        *(point for point in points if point[0] < failover.at),
+        *fall,
+        *(point for point in points if point[0] > failover.at),
+    ]
+
+
+def positions_around(
+    samples: Sequence[Sample],
+    seen: Sequence[tuple[float, SnapshotSeen]],
+    record: Record,
+    failover: Failover,
+) -> list[tuple[float, float]]:
+    """Where the tables stood: they move when a turn is published, and then to a snapshot's end."""
+    vbucket, back = failover.loss.vbucket, float(failover.withdrawn.to_seqno)
+    begun = [(one.time, float(one.positions.get(vbucket, 0))) for one in samples[:1]]
+    # The turn of the rollback both went back and read on.
+    rolled = [turn.time for turn in record.turns if turn.rollbacks and turn.time >= failover.at]
+    turned = rolled[0] if rolled else failover.at + failover.seconds
+    moves = [(at, float(one.end)) for at, one in sorted(seen, key=lambda pair: pair[0])]
+    ends = [one.time for one in samples[-1:]]
+    points = [
+        *begun,
+        *(move for move in moves if move[0] < turned),
+        (turned, back),
+        *(move for move in moves if move[0] >= turned),
+    ]
+    return [*points, *((end, points[-1][1]) for end in ends if end > points[-1][0])]
 
 
 def _snapshot(at: float, one: SnapshotSeen) -> Box:

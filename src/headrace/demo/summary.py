@@ -171,10 +171,15 @@ def _documents(tables: Path) -> dict[str, int]:
     return {name: counted[name] for name in sorted(counted)}
 
 
+def _several(name: str, count: int) -> str:
+    """So many events of a kind."""
+    words = {"system": "system event"}.get(name, name)
+    return f"{count:,} {words}{'' if count == 1 else 's'}"
+
+
 def told(summary: Summary) -> list[tuple[str, str]]:
     """The summary in words: the same rows on the terminal and in the report."""
     writes = summary.writes
-    events = {name: f"{count:,}" for name, count in sorted(summary.events.items())}
     documents = ", ".join(f"{count:,} in {name}" for name, count in summary.documents.items())
     found = [
         (
@@ -182,7 +187,7 @@ def told(summary: Summary) -> list[tuple[str, str]]:
             f"{writes.get('all', 0):,} writes: {writes.get('insert', 0):,} inserts, "
             f"{writes.get('update', 0):,} updates, {writes.get('delete', 0):,} deletes",
         ),
-        ("changes", ", ".join(f"{count} {name}" for name, count in events.items())),
+        ("changes", ", ".join(_several(*event) for event in sorted(summary.events.items()))),
         ("documents", documents),
         (
             "pipeline",
