@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import socket
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -157,6 +158,23 @@ def test_a_consumer_that_comes_and_goes_is_told(page: RunningPage) -> None:
             consumer.stream()
             assert events.until("joined")["text"] == "comes-and-goes connected"
         assert events.until("left")["text"] == "comes-and-goes left"
+
+
+def test_one_connection_too_many_is_told_so_and_the_others_stay(
+    page: RunningPage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.web.server.CONNECTIONS_MAX", 2)
+    with EventReader(page.port) as first:
+        with EventReader(page.port):
+            refused = page.visitor().ask("/")
+            assert refused.status == 503
+            assert "2 connections are open" in refused.json["error"]
+            assert first.next()[0] == "state"
+        # Who leaves is noticed at the next event.
+        deadline = time.monotonic() + 30
+        while page.visitor().ask("/").status == 503:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
 
 
 def test_a_watcher_that_leaves_is_let_go(page: RunningPage) -> None:
@@ -318,5 +336,6 @@ def test_a_guarded_page_shows_itself_and_nothing_else_without_a_login() -> None:
 def test_a_taken_port_is_a_sentence() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}"):
+        said = f"cannot listen on 127.0.0.1:{port}: address already in use$"
+        with pytest.raises(ConfigError, match=said):
             ask_of(PageConfig(port=port))

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -60,6 +61,8 @@ if TYPE_CHECKING:
 READ_SECONDS_MAX: Final = 20.0
 """How long a watcher may leave an event unread."""
 EVENT_BUFFER_SIZE: Final = 64 * 1024
+CONNECTIONS_MAX: Final = 256
+"""Connections at once, those that watch included; one more is told so."""
 STOP_SECONDS_MAX: Final = 2.0
 VBUCKET_DIGITS_MAX: Final = 5
 
@@ -123,9 +126,9 @@ class WebServer:
                 self._serve, config.host, config.port, ssl=config.tls, limit=HEAD_SIZE_MAX
             )
         except OSError as error:
-            raise ConfigError(
-                f"cannot listen on {config.host}:{config.port}: {error.strerror}"
-            ) from error
+            # asyncio says the address once more, in its own words.
+            reason = os.strerror(error.errno).lower() if error.errno else error.strerror
+            raise ConfigError(f"cannot listen on {config.host}:{config.port}: {reason}") from error
         self.port = self._server.sockets[0].getsockname()[1]
         self._names = names_of(config.host, self.port)
         for bucket in self._source.buckets():
@@ -179,10 +182,21 @@ class WebServer:
         self._handlers.add(handler)
         try:
             with contextlib.suppress(OSError, asyncio.IncompleteReadError, TimeoutError):
-                await self._converse(reader, writer)
+                if len(self._handlers) > CONNECTIONS_MAX:
+                    await self._turn_away(reader, writer)
+                else:
+                    await self._converse(reader, writer)
         finally:
             self._handlers.discard(handler)
             writer.close()
+
+    async def _turn_away(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        sentence = f"{CONNECTIONS_MAX} connections are open, which is the limit; try again later"
+        writer.write(_refused("503 Service Unavailable", sentence).to_bytes())
+        async with asyncio.timeout(STOP_SECONDS_MAX):
+            # Closing with the request unread would take the answer back.
+            await reader.read(HEAD_SIZE_MAX)
+            await writer.drain()
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
