@@ -4,11 +4,15 @@ Method. Browser: a Chromium without a window (software drawing: a container has 
 vbuckets at 10,000 changes per second, one vbucket open, CPU seconds of all renderer, GPU and
 network processes over wall seconds, from /proc; memory is the largest renderer's proportional set
 size. The source is made up (`benchmarks/_page_source.py`), so the rate is what it says however busy
-the machine is; tests/browser/test_cost.py shows the same page over a real node and prints what it
-saw. Node: CPU of one look at a real node's bucket and of the events made of it (change and whole),
-times two per second, with one consumer's 1,024 streams; half of the vbuckets change between two
-looks. Failover: wall seconds from the answer to the lever, pulled at another port, to the sentence
-on the page.
+the machine is. Node: CPU of one look at a real node's bucket and of the events made of it (change
+and whole), times two per second, with one consumer's 1,024 streams; half of the vbuckets change
+between two looks. Failover: wall seconds from the answer to the lever, pulled at another port, to
+the sentence on the page.
+
+The figures of page.real are the whole road in one run (`benchmarks/_page_real.py`): a node process,
+a writer that asks for the same rate, a consumer of every vbucket and the browser, all on this
+machine. The rate is counted at the node; what serving the page costs the node is its CPU with a
+page open less its CPU before.
 
 Left out: the browser's own process, which is there whatever it shows; TLS.
 """
@@ -23,7 +27,6 @@ import sys
 import tempfile
 import threading
 import time
-import urllib.request
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -34,6 +37,7 @@ from benchmarks.harness import Run, Skip, Value, figure
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from benchmarks._page_real import Real
     from tools.browser import Cost
 
 VBUCKETS: Final = 1024
@@ -159,6 +163,7 @@ def _consume(address: str) -> tuple[threading.Thread, Callable[[], None]]:
 @figure("page.failover_seconds", unit="s", goal=1.0, better="lower")
 def failover(run: Run) -> Value:
     """From the lever's answer to the sentence on the page, a node and a browser in between."""
+    from benchmarks._page_real import failover_seconds
     from tools.browser import NoBrowser, chromium
     from tools.live import serving
 
@@ -172,27 +177,48 @@ def failover(run: Run) -> Value:
                 page = browser.new_page()
                 page.goto(served.page)
                 page.wait_for_selector("#live[data-state=live]")
-                samples = []
-                for number in range(run.runs):
-                    # Looks come every half second: every phase of that is tried.
-                    page.wait_for_timeout(1_000 + 137 * number)
-                    _fail_over(admin)
-                    began = time.monotonic()
-                    page.wait_for_function(
-                        "count => document.querySelectorAll('#happenings [data-kind=failover]')"
-                        ".length === count",
-                        arg=number + 1,
-                    )
-                    samples.append(time.monotonic() - began)
+                samples = failover_seconds(page, admin, run.runs)
     except NoBrowser as error:
         raise Skip(str(error)) from error
     return Value(statistics.median(samples), len(samples))
 
 
-def _fail_over(admin: dict[str, str]) -> None:
-    request = urllib.request.Request(  # noqa: S310 - our own node
-        f"{admin['url']}/faults",
-        json.dumps({"lever": "failover", "vbucket": 3, "seqno": 0}).encode(),
-        {"Authorization": f"Bearer {admin['token']}"},
-    )
-    urllib.request.urlopen(request).close()  # noqa: S310 - our own node
+# -- the whole road --------------------------------------------------------------------------------
+
+
+@figure("page.real.changes_per_second", unit="changes/s", goal=10_000, better="higher")
+def real_rate(run: Run) -> Value:
+    """Changes a real node takes while it is shown: what the other figures of the road stand on."""
+    return Value(_real(run).rate, 1)
+
+
+@figure("page.real.browser_core_share", unit="share of a core", goal=0.05, better="lower")
+def real_core_share(run: Run) -> Value:
+    """CPU of the browser's processes that show a real node under that load."""
+    return Value(_real(run).browser_share, 1)
+
+
+@figure("page.real.browser_memory", unit="MB", goal=150, better="lower")
+def real_memory(run: Run) -> Value:
+    """Memory of the process that holds the page of a real node."""
+    return Value(_real(run).memory / 1e6, 1)
+
+
+@figure("page.real.node_core_share", unit="share of a core", goal=0.05, better="lower")
+def real_node_share(run: Run) -> Value:
+    """CPU of the node with a page open, less what it took before."""
+    seen = _real(run)
+    return Value(max(0.0, seen.node_share - seen.node_share_alone), 1)
+
+
+@figure("page.real.failover_seconds", unit="s", goal=1.0, better="lower")
+def real_failover(run: Run) -> Value:
+    """From the lever's answer to the sentence on the page, under load."""
+    seen = _real(run)
+    return Value(seen.failover_seconds, seen.failovers)
+
+
+def _real(run: Run) -> Real:
+    from benchmarks._page_real import real
+
+    return real(run)
