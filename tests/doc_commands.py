@@ -2,8 +2,10 @@
 
 A fenced block with no language, `sh`, `bash` or `console` holds commands: in `console` the lines
 that begin with `$ `, elsewhere those that begin with a program of `PROGRAMS`. What runs until it is
-stopped (`LIVES`) goes to the background; the next one of its page takes its place. A port in the
-text is exchanged for one that is free, and a URL without a port gets the node's.
+stopped (`LIVES`) goes to the background; another node for the same port takes its place, one for
+another port runs beside it. A port in the text is exchanged for one that is free, and a URL without
+a port gets that of the newest node. A block of TOML whose first line is a comment with the name of
+a file is that file, in the page's directory, with the ports exchanged as well.
 """
 
 from __future__ import annotations
@@ -26,7 +28,12 @@ PROGRAMS: Final = ("headrace", ".venv/bin/headrace", "make", ".ci/run", "pip", "
 LIVES: Final = frozenset({"serve", "watch", "replicate"})
 READY: Final = re.compile(r"^connect:|^  Ctrl-C ends it", re.MULTILINE)
 EXPORT: Final = re.compile(r"export (\w+)=(\S+)")
-PORT: Final = re.compile(r"listening on 127\.0\.0\.1:(\d+)")
+PORT: Final = re.compile(r"listening on 127\.0\.0\.1:(\d+):")
+TLS_PORT: Final = re.compile(r"listening on 127\.0\.0\.1:(\d+) \(TLS\)")
+NODE_PORT, NODE_TLS_PORT = 11210, 11207
+"""Where a node listens that is not told where."""
+FILE: Final = re.compile(r"^# ([\w.-]+\.toml)(?:, mode 600)?$")
+FILE_MODE: Final = 0o600
 START_SECONDS_MAX: Final = 120.0
 RUN_SECONDS_MAX: Final = 240.0
 
@@ -61,6 +68,16 @@ def commands_of(page: str, text: str) -> list[Command]:
     return found
 
 
+def files_of(text: str) -> dict[str, str]:
+    """The files a page shows with their names."""
+    found = {}
+    for language, block in FENCE.findall(text):
+        first, _, rest = block.partition("\n")
+        if language == "toml" and (named := FILE.match(first)):
+            found[named.group(1)] = rest
+    return found
+
+
 def _bare(line: str) -> str:
     """The line without what its author says about it."""
     return re.sub(r"\s+#\s.*$", "", line).strip()
@@ -78,32 +95,49 @@ class Reader:
 
     directory: Path
     environment: dict[str, str] = field(default_factory=dict)
-    port: int | None = None
-    process: subprocess.Popen[str] | None = None
+    files: dict[str, str] = field(default_factory=dict)
+    ports: dict[int, int] = field(default_factory=dict)
+    """Port in the text -> port of the node that stands for it."""
+    newest: int = 0
+    processes: dict[int, subprocess.Popen[str]] = field(default_factory=dict)
+    """Port in the text -> the node."""
 
     def type(self, line: str) -> subprocess.CompletedProcess[str] | None:
         """Run a command to its end, or start one that has none."""
-        words = [self._placed(word) for word in words_of(line)]
+        words = [self.placed(word) for word in words_of(line)]
+        for name, text in self.files.items():
+            path = self.directory / name
+            path.write_text(self.placed(text), encoding="utf-8")
+            path.chmod(FILE_MODE)
         if words[0] != "headrace":
             raise AssertionError(
                 f"{line}: only headrace is typed here; give a reason not to run it"
             )
-        if words[1] in LIVES:
+        if words[1] in LIVES and "--once" not in words:
             return self._start(words)
         return self._run(words)
 
     def stop(self) -> None:
         """Stop what runs in the background."""
-        process, self.process = self.process, None
+        for typed in list(self.processes):
+            self._end(typed)
+
+    def _end(self, typed: int) -> None:
+        process = self.processes.pop(typed, None)
         if process is not None:
             process.terminate()
             process.wait(START_SECONDS_MAX)
 
-    def _placed(self, word: str) -> str:
-        if self.port is None:
-            return word
-        text = re.sub(r"127\.0\.0\.1:\d+/", f"127.0.0.1:{self.port}/", word)
-        return text.replace("127.0.0.1/", f"127.0.0.1:{self.port}/")
+    def placed(self, text: str) -> str:
+        """The text with the ports of the nodes that run."""
+        if not self.ports:
+            return text
+
+        def exchanged(found: re.Match[str]) -> str:
+            return f"127.0.0.1:{self.ports.get(int(found.group(1)), self.newest)}"
+
+        text = re.sub(r"127\.0\.0\.1:(\d+)", exchanged, text)
+        return text.replace("127.0.0.1/", f"127.0.0.1:{self.newest}/")
 
     def _command(self, words: list[str]) -> list[str]:
         code = "import sys; sys.argv[0] = 'headrace'; from headrace.cli import main; main()"
@@ -124,8 +158,10 @@ class Reader:
 
     def _start(self, words: list[str]) -> subprocess.CompletedProcess[str] | None:
         """Start it; what it said if it ended at once."""
+        typed = NODE_PORT
         if words[1] == "serve":
-            self.stop()
+            typed = _port_of(words)
+            self._end(typed)
             words = _with_free_ports(words)
         told, errors = (self.directory / f"{words[1]}.{kind}" for kind in ("out", "err"))
         with told.open("w") as output, errors.open("w") as complaints:
@@ -149,12 +185,18 @@ class Reader:
             process.terminate()
             process.wait(START_SECONDS_MAX)
             return None
-        self.process = process
+        self.processes[typed] = process
         self.environment |= dict(EXPORT.findall(text))
-        found = PORT.search(text)
-        assert found is not None
-        self.port = int(found.group(1))
+        for pattern, port in ((PORT, typed), (TLS_PORT, NODE_TLS_PORT)):
+            if found := pattern.search(text):
+                self.ports[port] = int(found.group(1))
+        self.newest = self.ports[typed]
         return None
+
+
+def _port_of(words: list[str]) -> int:
+    """The port a node is told to listen on, in the text."""
+    return int(words[words.index("--port") + 1]) if "--port" in words else NODE_PORT
 
 
 def _with_free_ports(words: list[str]) -> list[str]:
@@ -164,6 +206,8 @@ def _with_free_ports(words: list[str]) -> list[str]:
         options[options.index("--port") + 1] = "0"
     elif "--config" not in options:
         options += ["--port", "0"]
+    if "--tls-self-signed" in words:
+        options += ["--tls-port", "0"]
     if "--web" in words:
         with socket.create_server(("127.0.0.1", 0)) as free:
             options += ["--web", str(free.getsockname()[1])]

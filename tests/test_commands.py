@@ -15,7 +15,7 @@ import pytest
 
 from headrace.cli import main
 from headrace.cli.exits import MEANINGS
-from tests.doc_commands import FENCE, ROOT, Command, Reader, commands_of, words_of
+from tests.doc_commands import FENCE, ROOT, Command, Reader, commands_of, files_of, words_of
 from tests.test_docs import CODE, pages
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ FILES: Final[dict[str, dict[str, str]]] = {
         "worst-day.txt": "at vbucket 3 seqno 500: fail over losing 20\n",
         "bad.txt": "after 1s: clear\nthen: fail over losing few\n",
     },
+    "docs/howto/secure.md": {"reader.secret": "open sesame\n"},
 }
 # Typed behind a node that has started: documents that the page's next commands need.
 PREPARED: Final[dict[str, tuple[str, ...]]] = {
@@ -73,8 +74,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", page_names())
 def test_every_command_of_a_page_works_in_its_order(page: str, reader: Reader) -> None:
-    for name, text in FILES.get(page, {}).items():
-        (reader.directory / name).write_text(text, encoding="utf-8")
+    reader.files = files_of(text_of(page)) | FILES.get(page, {})
     for command in commands_of(page, text_of(page)):
         if command.line not in NOT_RUN:
             check(command, reader)
@@ -159,6 +159,24 @@ def test_commands_are_found_in_blocks_a_reader_would_type_from() -> None:
         Command("p", ".venv/bin/headrace load x &", ""),
     ]
     assert words_of(".venv/bin/headrace load x &") == ["headrace", "load", "x"]
+
+
+def test_files_are_found_in_blocks_that_begin_with_their_names() -> None:
+    text = (
+        "```toml\n# a.toml\nx = 1\n```\n```toml\n# users.toml, mode 600\ny = 2\n```\n"
+        "```toml\n# node.toml: headrace serve --config node.toml\n```\n```toml\nz = 3\n```\n"
+    )
+    assert files_of(text) == {"a.toml": "x = 1\n", "users.toml": "y = 2\n"}
+
+
+def test_ports_of_the_text_are_those_of_the_nodes(tmp_path: Path) -> None:
+    reader = Reader(tmp_path, ports={11210: 5, 11310: 6}, newest=6)
+    reader.files = {"c.toml": 'url = "couchbase://127.0.0.1:11310"\n'}
+    done = reader.type("headrace --version")
+    assert done is not None
+    assert (tmp_path / "c.toml").read_text(encoding="utf-8") == 'url = "couchbase://127.0.0.1:6"\n'
+    assert reader.placed("couchbase://127.0.0.1/default") == "couchbase://127.0.0.1:6/default"
+    assert reader.placed("couchbase://127.0.0.1:4711/b") == "couchbase://127.0.0.1:6/b"
 
 
 def test_a_command_that_does_not_work_is_found(reader: Reader) -> None:

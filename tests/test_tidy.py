@@ -15,7 +15,9 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 LINES_MAX: Final = 600
 
 OURS: Final = ("src", "tests", "benchmarks", "docs", "tools", ".ci")
-TEXT: Final = frozenset({"", ".py", ".md", ".toml", ".lock", ".txt", ".json", ".jsonl", ".cfg"})
+TEXT: Final = frozenset(
+    {"", ".py", ".md", ".toml", ".lock", ".txt", ".json", ".jsonl", ".cfg", ".html"}
+)
 PASSED_OVER: Final = frozenset({"__pycache__", "captures"})
 
 # Names of files that hold no behaviour of their own: a docstring, or one call.
@@ -44,6 +46,8 @@ ABOUT_A_LAYER: Final = {
     "node/test_crash.py": "a node process killed under load; a slice of `make soak`",
     "spark/test_campaign.py": "parts of a sync killed at random; a slice of the whole campaign",
     "spark/test_clusters.py": "the same sync on clusters, Spark Connect and the Java from PyPI",
+    "cluster/test_encrypted.py": "the commands of a manager between nodes with TLS and users",
+    "cluster/test_kills.py": "processes killed at every step of a move; run by `make moves`",
     "node/test_pair.py": "two nodes and a manager's link between them",
     "node/test_crowd.py": "many connections and one that never reads; a slice of `make soak`",
 }
