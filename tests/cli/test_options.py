@@ -15,7 +15,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from headrace.cli import COMMANDS, main, replay, tokens
+from headrace.cli import COMMANDS, SECTIONS, main, replay, tokens
 from headrace.cli.examples import EXAMPLES
 from headrace.cli.exits import MEANINGS, Exit
 from tests.cli.option_kit import Table, Value, bad_values, commands, names_of
@@ -154,6 +154,13 @@ def test_a_command_nobody_has_is_a_usage_error() -> None:
     done = CliRunner().invoke(main, ["no-such-command"])
     assert done.exit_code == Exit.USAGE
     assert "no-such-command" in done.stderr
+    assert "Did you mean" not in done.stderr
+
+
+def test_a_command_mistyped_is_named() -> None:
+    done = CliRunner().invoke(main, ["tial"])
+    assert done.exit_code == Exit.USAGE
+    assert "No such command 'tial'. Did you mean 'tail'?" in done.stderr
 
 
 def test_an_interrupt_is_said_and_is_130(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,3 +186,20 @@ def test_a_file_that_cannot_be_written_is_a_sentence(monkeypatch: pytest.MonkeyP
 def test_every_name_in_the_table_of_commands_is_a_module() -> None:
     for name in COMMANDS:
         assert (CLI / f"{name.replace('-', '_')}.py").is_file()
+
+
+def test_every_command_stands_in_one_section_of_the_help() -> None:
+    assert [name for names in SECTIONS.values() for name in names] == list(COMMANDS)
+    said = CliRunner().invoke(main, ["--help"]).stdout
+    assert all(text.split(":")[0] in " ".join(said.split()) for text in COMMANDS.values())
+    assert all(f"{title}:\n" in said for title in SECTIONS)
+
+
+def test_every_option_says_what_it_is_for() -> None:
+    silent = [
+        f"{path} {option.opts[0]}"
+        for path, command in commands().items()
+        for option in command.params
+        if isinstance(option, click.Option) and not option.hidden and not option.help
+    ]
+    assert silent == []

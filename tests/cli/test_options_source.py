@@ -182,6 +182,7 @@ TABLES: Final[dict[str, Table]] = {
             "--expiry": Value("100 --expiring 0.5"),
             "--prefix": Value("other-", f"'{'x' * 300}'"),
             "--seed": Value("7"),
+            "--rate": Value("500.5", "0"),
             "--collection": Value("_default._default", "shop.none"),
         },
     ),

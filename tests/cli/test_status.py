@@ -31,7 +31,7 @@ def test_a_table_and_json_tell_where_things_stand(tmp_path: Path) -> None:
             assert by_name["tokens"]["progress"] == 0.0
             table = call("status", url, "--once").stdout
             assert "a-reader" in table
-            assert "4 vbuckets on 1 node(s)" in table
+            assert "4 vbuckets on 1 node" in table
 
 
 def test_progress_is_a_share_of_the_history() -> None:

@@ -13,6 +13,7 @@ from headrace.cli.texts import (
     printable,
     quoted,
     seqno_text,
+    several,
     size_text,
     status_name,
     time_text,
@@ -114,6 +115,7 @@ def test_numbers_that_mean_something_say_it() -> None:
     assert time_text(1 << 60) == str(1 << 60)
     assert size_text(1) == "1 byte"
     assert size_text(12_345) == "12,345 bytes"
+    assert [several(count, "node") for count in (0, 1, 2)] == ["0 nodes", "1 node", "2 nodes"]
 
 
 def test_a_collection_prefix_is_split_where_it_was_negotiated() -> None:

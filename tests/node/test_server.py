@@ -55,7 +55,7 @@ def test_a_second_node_on_the_same_data_is_refused_and_the_first_lives(tmp_path:
 def test_a_port_that_is_taken_is_one_sentence(tmp_path: Path) -> None:
     with running(NodeConfig(buckets=(SMALL,))) as node:
         taken = NodeConfig(buckets=(SMALL,), port=node.port, data=tmp_path)
-        said = f"cannot listen on 127.0.0.1:{node.port}"
+        said = f"cannot listen on 127.0.0.1:{node.port}: address already in use$"
         with pytest.raises(ConfigError, match=said), running(taken):
             pass
     with running(NodeConfig(buckets=(SMALL,), data=tmp_path)):

@@ -10,6 +10,7 @@ Imports: errors; the commands import every layer they need.
 from __future__ import annotations
 
 import errno
+from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
@@ -26,27 +27,38 @@ if TYPE_CHECKING:
 COMMANDS: Final[dict[str, str]] = {
     "demo": "Run a whole pipeline on this machine, with a failover in the middle.",
     "doctor": "Check this installation, and a bucket: what works and what to do.",
-    "decode": "Show the frames of a capture, a hex dump or a file.",
     "serve": "Run a node: documents in, change streams out.",
-    "fault": "Make a running node fail: failover, rollback, purge, cut, crash ...",
+    "fault": "Make a running node fail: failover, rollback, purge, cut, crash.",
+    "load": "Write documents: from a file, or made up.",
     "tail": "Follow the changes of a bucket.",
     "status": "Show where vbuckets and consumers stand.",
     "watch": "Show a live page of a bucket: vbuckets, lag, connections, failovers.",
-    "load": "Write documents: from a file, or made up.",
-    "replicate": "Keep replicas of vbuckets on other nodes.",
-    "move": "Move vbuckets from node to node; nothing is lost.",
-    "rebalance": "Spread vbuckets evenly over the nodes of a cluster file.",
-    "failover": "Promote the replicas of a node that is gone.",
     "tokens": "Show, compare, check and edit resume tokens.",
+    "decode": "Show the frames of a capture, a hex dump or a file.",
     "capture": "Record a conversation with a node.",
     "replay": "Play a recorded conversation back.",
     "sync": "Keep tables of a bucket up to date.",
     "verify": "Compare tables with their source, item by item.",
     "history": "Print the life of one key, with branches and rollbacks.",
     "tables": "Look at the tables of a sync, and keep them small.",
+    "replicate": "Keep replicas of vbuckets on other nodes.",
+    "move": "Move vbuckets from node to node; nothing is lost.",
+    "rebalance": "Spread vbuckets evenly over the nodes of a cluster file.",
+    "failover": "Promote the replicas of a node that is gone.",
     "completion": "Print the completion script of a shell.",
 }
 """Name -> what it does; the command `a-b` is `command` in headrace/cli/a_b.py."""
+
+SECTIONS: Final[dict[str, tuple[str, ...]]] = {
+    "Begin": ("demo", "doctor"),
+    "A node": ("serve", "fault", "load"),
+    "Follow and look": ("tail", "status", "watch", "tokens"),
+    "On the wire": ("decode", "capture", "replay"),
+    "Tables": ("sync", "verify", "history", "tables"),
+    "Several nodes": ("replicate", "move", "rebalance", "failover"),
+    "The shell": ("completion",),
+}
+"""The commands as the help shows them: what one wants -> what one calls."""
 
 
 class Failure(click.ClickException):
@@ -75,10 +87,28 @@ class Commands(click.Group):
         assert isinstance(command, click.Command)
         return with_examples(command, cmd_name)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; a name that is nearly one is told so."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            close = get_close_matches(args[0], COMMANDS, 1)
+            # Newer releases of click may say it by themselves.
+            if not close or close[0] in error.message:
+                raise
+            text = f"{error.message} Did you mean {close[0]!r}?"
+            raise click.UsageError(text, error.ctx) from None
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """Write the table without loading what it names."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        """Write the table, by sections, without loading what it names."""
+        width = max(map(len, COMMANDS))
+        for title, names in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{name:<{width}}", COMMANDS[name]) for name in names])
+        formatter.write_paragraph()
+        formatter.write_text("headrace COMMAND -h shows its options, with examples.")
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the exit codes."""

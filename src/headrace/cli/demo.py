@@ -66,7 +66,13 @@ NEEDED: Final = ("pyspark", "deltalake")
     show_default=True,
     help="Writes per second while it trades.",
 )
-@click.option("--vbuckets", type=click.IntRange(1, 1024), default=64, show_default=True)
+@click.option(
+    "--vbuckets",
+    type=click.IntRange(1, 1024),
+    default=64,
+    show_default=True,
+    help="Vbuckets of the node's bucket.",
+)
 @click.option(
     "--seed", type=int, default=1, show_default=True, help="The same seed, the same shop."
 )

@@ -122,6 +122,7 @@ EXAMPLES: Final[dict[str, tuple[Example, ...]]] = {
     "watch": _examples((f"headrace watch {URL}", "a page in the browser that lives")),
     "load": _examples(
         (f"headrace load {URL} --generate 10000", "made-up documents"),
+        (f"headrace load {URL} --generate 600000 --rate 10000", "for a minute"),
         (f"headrace load {URL} people.jsonl --key-field 'user::{{id}}'", "the lines of a file"),
     ),
     "replicate": _examples(

@@ -15,8 +15,8 @@ class Exit(IntEnum):
     OK = 0
     FAILED = 1
     USAGE = 2
-    CHANGED = 3
     PENDING = 3
+    CHANGED = 3
     INTERRUPTED = 130
 
 
@@ -24,8 +24,8 @@ MEANINGS: Final[dict[Exit, str]] = {
     Exit.OK: "done; compared and equal; nothing wrong was found",
     Exit.FAILED: "failed, or a difference or a problem was found; standard error says which",
     Exit.USAGE: "the command line is wrong; nothing was done",
-    Exit.PENDING: "not finished and not undone: `headrace move CLUSTER_FILE --resume` goes on",
-    Exit.CHANGED: "what was recorded or kept no longer holds (replay --to, tokens check)",
+    Exit.PENDING: "not finished and not undone (move, rebalance, failover): go on with move "
+    "--resume; or what was recorded or kept no longer holds (replay --to, tokens check)",
     Exit.INTERRUPTED: "interrupted by Ctrl-C before it was done",
 }
 """Code -> what it means, for every command alike."""

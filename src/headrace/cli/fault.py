@@ -33,9 +33,14 @@ SECONDS_MAX: Final = 75.0
 ANSWER_SIZE_MAX: Final = 16 * 1024 * 1024
 FILE_SIZE_MAX: Final = 64 * 1024
 TOKEN_VARIABLE: Final = "HEADRACE_ADMIN_TOKEN"  # noqa: S105 - the name of a variable
+CRASH: Final = "crash"
 PAGES: Final = ("scenario", "vbuckets", "connections")
 
 Json = dict[str, object]
+
+
+class WentAway(CannotConnect):
+    """The node took the request and is gone."""
 
 
 class Target:
@@ -57,8 +62,8 @@ class Target:
             connection.request(method, path, content, {"Authorization": f"Bearer {token}"})
             answer = connection.getresponse()
             status, data = answer.status, answer.read(ANSWER_SIZE_MAX)
-        except http.client.RemoteDisconnected as error:
-            raise CannotConnect(f"the node at {url} went away without an answer") from error
+        except (http.client.RemoteDisconnected, ConnectionResetError) as error:
+            raise WentAway(f"the node at {url} went away without an answer") from error
         except (OSError, http.client.HTTPException) as error:
             raise CannotConnect(
                 f"the admin API at {url} cannot be reached: {error}; "
@@ -183,7 +188,7 @@ def list_(target: Target, as_json: bool) -> None:
         click.echo(f"  {trigger.phrase!s:<55}  {trigger.when}")
 
 
-@command.command("line")
+@command.command("line", short_help="Say a step as a scenario does.")
 @click.argument("text")
 @click.option("--json", "as_json", is_flag=True, help="Write the answer as JSON.")
 @click.pass_obj
@@ -213,7 +218,14 @@ def _command_of(lever: Lever) -> click.Command:
         body |= {key: value for key, value in said.items() if value is not None}
         if when is not None:
             body["when"] = when
-        show(target, target.call("POST", "/faults", body))
+        try:
+            answer = target.call("POST", "/faults", body)
+        except WentAway:
+            if lever.name != CRASH:
+                raise
+            # It was asked to die, and a dead node answers nobody.
+            answer = {"crash": "the node is gone"}
+        show(target, answer)
 
     options: list[click.Parameter] = [
         click.Option(
@@ -229,7 +241,9 @@ def _command_of(lever: Lever) -> click.Command:
         click.Option(["--json", "as_json"], is_flag=True, help="Write the answer as JSON.")
     )
     text = f"{lever.does}\n\nAllowed {lever.allowed}."
-    return click.Command(lever.name, params=options, callback=pull, help=text)
+    return click.Command(
+        lever.name, params=options, callback=pull, help=text, short_help=lever.does
+    )
 
 
 for _lever in LEVERS.values():

@@ -7,7 +7,7 @@ names its reason.
 A step that fails ends the list: what comes after it cannot be known. Nothing is written and no
 stream is opened.
 
-Imports: errors, client, protocol, wire, cli.finding.
+Imports: errors, client, protocol, wire, cli.finding, cli.texts.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.cli.finding import Finding, failure, good, warning
+from headrace.cli.texts import several
 from headrace.client.access import access_of
 from headrace.client.address import parse_address
 from headrace.client.bucket import Bucket
@@ -53,7 +54,7 @@ def examine(url: str, bucket: str | None, words: dict[str, Any]) -> Iterator[Fin
         yield failure("address", str(error), "correct the URL or the options")
         return
     name = bucket or address.bucket
-    yield good("address", f"{address}, {len(address.nodes)} node(s) named")
+    yield good("address", f"{address}, {several(len(address.nodes), 'node')} named")
     if name is None:
         yield failure("bucket", "the URL names none", f"write {address}/BUCKET or give --bucket")
         return
@@ -195,7 +196,7 @@ def _vbuckets(bucket: Bucket) -> Finding:
     found = bucket.cluster_map
     homeless = [vb for vb in range(found.vbuckets) if found.node_of(vb) is None]
     seqnos = sum(bucket.seqnos().values())
-    text = f"{found.vbuckets} on {len(found.nodes)} node(s), {seqnos:,} seqnos altogether"
+    text = f"{found.vbuckets} on {several(len(found.nodes), 'node')}, {seqnos:,} seqnos altogether"
     if homeless:
         advice = "fail the lost node over, or wait until it is back"
         return warning("vbuckets", f"{text}; {len(homeless)} have no active node", advice)

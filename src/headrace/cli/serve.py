@@ -242,7 +242,12 @@ def announcement(node: Node, password: str, page: str = "") -> str:
         f"ClusterOptions(PasswordAuthenticator('{user}', '{secret}')))"
     )
     bucket = next(iter(node.hosts))
-    lines.append(f"  headrace tail {scheme}://{host}:{port}/{bucket}")
+    words = [f"headrace tail {scheme}://{host}:{port}/{bucket}"]
+    if not password:
+        words.append("--user USER")
+    if node.ports.plain is None and node.config.tls is not None:
+        words.append(f"--trust {node.config.tls.certificate}")
+    lines.append("  " + " ".join(words))
     return "\n".join(lines)
 
 
@@ -336,8 +341,14 @@ _FILE: Final = click.Path(path_type=Path, dir_okay=False)
     help="Tables of `headrace sync` to show there; may be repeated.",
 )
 @click.option("--scenario", type=_FILE, help="Faults said in advance, one per line.")
-@click.option("--log-format", type=click.Choice(["text", "json"]), help="[default: text]")
-@click.option("--log-level", type=click.Choice(LOG_LEVELS), help="[default: info]")
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    help="How log lines are written.  [default: text]",
+)
+@click.option(
+    "--log-level", type=click.Choice(LOG_LEVELS), help="The least that is logged.  [default: info]"
+)
 @click.option("--port-file", type=_FILE, help="Write the port here once it listens.")
 @click.option("--flush", is_flag=True, default=None, help="Let FLUSH empty a bucket.")
 @click.option("--lww", is_flag=True, default=None, help="Conflicts: the last write wins.")

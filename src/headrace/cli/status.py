@@ -4,7 +4,7 @@ The node is asked: states and seqnos of its vbuckets, and for every consumer con
 each stream has come. With ``--tokens FILE`` the consumer those tokens belong to is shown too, even
 while it is not connected.
 
-Imports: cli.connecting, client.
+Imports: cli.connecting, cli.texts, client.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from headrace.cli.connecting import connected, source_options, take_source
+from headrace.cli.texts import several
 from headrace.errors import StatusError
 
 if TYPE_CHECKING:
@@ -88,7 +89,13 @@ class Status:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and end.")
 @click.option("--tokens", type=click.Path(exists=True, dir_okay=False), help="Show this consumer.")
 @click.option("--all", "everything", is_flag=True, help="Every vbucket, not only the first ones.")
-@click.option("--interval", type=click.FloatRange(0.1), default=1.0, show_default=True)
+@click.option(
+    "--interval",
+    type=click.FloatRange(0.1),
+    default=1.0,
+    show_default=True,
+    help="Seconds between two looks.",
+)
 def command(**options: Any) -> None:  # noqa: ANN401 - click's own words
     """Show where vbuckets and consumers stand."""
     from headrace.client.tokens import TokenFile
@@ -220,9 +227,9 @@ def table(status: Status, *, everything: bool = False) -> Group:
             f"{one.unacked:,} of {one.window:,}" if one.window else "-",
             "[yellow]waits for the consumer[/]" if one.paused and one.unacked else states,
         )
-    vbuckets = Table(
-        title=f"bucket {status.bucket}: {len(status.vbuckets)} vbuckets on {status.nodes} node(s)"
-    )
+    counted = several(len(status.vbuckets), "vbucket")
+    places = several(status.nodes, "node")
+    vbuckets = Table(title=f"bucket {status.bucket}: {counted} on {places}")
     for name in ("vb", "state", "high", "persisted", "purge", "branch", "slowest consumer"):
         vbuckets.add_column(name, no_wrap=True)
     shown = status.vbuckets if everything else status.vbuckets[:VBUCKETS_SHOWN]

@@ -125,7 +125,12 @@ def time_text(seconds: int) -> str:
 
 def size_text(size: int) -> str:
     """Return a number of bytes."""
-    return f"{size:,} byte" + ("" if size == 1 else "s")
+    return several(size, "byte")
+
+
+def several(count: int, name: str) -> str:
+    """Return a number of things by name: 1 node, 2 nodes."""
+    return f"{count:,} {name}" + ("" if count == 1 else "s")
 
 
 def key_text(key: bytes, collections: bool | None) -> str:

@@ -55,7 +55,7 @@ def connect(
     address = parse_address(url)
     name = bucket or address.bucket
     if name is None:
-        raise ConfigError(f"{address} names no bucket; write {address}/BUCKET or give bucket=")
+        raise ConfigError(f"{address} names no bucket; write {address}/BUCKET or name it")
     access = access_of(
         address,
         user=user,

@@ -360,12 +360,12 @@ def _explained(
     error: StatusError, access: Access, bucket: str | None, node: NodeAddress
 ) -> StatusError:
     """The refusal with what to try."""
+    named = access.user is not None
+    limits = f"user {access.user!r} may not use it" if named else "it needs a user to log in"
     hints = {
         Opcode.SASL_AUTH: f"check user {access.user!r} and the password",
         Opcode.SASL_STEP: f"check user {access.user!r} and the password",
-        Opcode.SELECT_BUCKET: (
-            f"bucket {bucket!r} does not exist at {node}, or user {access.user!r} may not use it"
-        ),
+        Opcode.SELECT_BUCKET: (f"bucket {bucket!r} does not exist at {node}, or {limits}"),
     }
     try:
         hint = hints.get(Opcode(error.opcode))

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import shutil
 import signal
 import time
@@ -276,9 +277,9 @@ class Node:
                 backlog=1024,
             )
         except OSError as error:
-            raise ConfigError(
-                f"cannot listen on {self.config.host}:{port}: {error.strerror}"
-            ) from error
+            # asyncio says the address once more, in its own words.
+            reason = os.strerror(error.errno).lower() if error.errno else error.strerror
+            raise ConfigError(f"cannot listen on {self.config.host}:{port}: {reason}") from error
         self._servers.append(server)
         number: int = server.sockets[0].getsockname()[1]
         return number
