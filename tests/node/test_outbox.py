@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.node.outbox import Outbox
+from headrace.node.outbox import REST_SHARE, Outbox
 
 
 def test_room_shrinks_with_every_message() -> None:
@@ -30,3 +30,23 @@ def test_a_prepare_counts_two_bytes_more() -> None:
     box.add(memoryview(b"x" * 57), prepares=1)
     assert (box.size, box.counted, box.room) == (57, 59, 41)
     assert b"".join(box.parts) == b"x" * 57
+
+
+def test_a_rest_that_is_not_worth_a_read_counts_as_nothing() -> None:
+    box = Outbox(REST_SHARE * 10)
+    box.add(b"x" * (REST_SHARE * 10 - 10))
+    assert (box.room, box.is_full) == (10, False)
+    box.add(b"x")
+    assert (box.room, box.is_full) == (0, True)
+
+
+def test_a_small_pull_is_used_up_to_the_last_byte() -> None:
+    box = Outbox(REST_SHARE - 1)
+    box.add(b"x" * (REST_SHARE - 2))
+    assert (box.room, box.is_full) == (1, False)
+
+
+def test_an_empty_box_has_room_however_little_a_turn_gives() -> None:
+    box = Outbox(REST_SHARE * 10)
+    box.begin_turn(1)
+    assert (box.room, box.is_full) == (1, False)

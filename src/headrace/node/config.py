@@ -31,6 +31,9 @@ BODY_SIZE_MAX_BEFORE_LOGIN: Final = 1 * MIB
 """Largest body of a peer that has still to say who it is."""
 REQUESTS_PER_TURN: Final = 512
 """Requests of one connection answered one by one before others get their turn."""
+STREAM_REQUESTS_PER_TURN: Final = 16
+"""The same once a stream of that connection has something to send: the first of a thousand stream
+requests need not wait for the last one's answer."""
 REPLY_SLICE: Final = 1 * MIB
 """Bytes of replies joined before they are handed to the transport."""
 INPUT_HELD_MAX: Final = 4 * MIB
@@ -42,8 +45,10 @@ OUTPUT_HELD_MAX: Final = 8 * MIB
 """Unsent bytes at which a change-stream connection is not even read."""
 OUTPUT_SHARE: Final = 8
 """Connections that are waited for may hold this part of their bucket's quota together."""
-PULL_SLICE: Final = 2 * MIB
+PULL_SLICE: Final = 4 * MIB
 """Bytes of stream data asked for between two looks at the input."""
+SLICE_SHARE: Final = 32
+"""A slice is at most this part of its bucket's quota."""
 PULL_SLICE_TIGHT: Final = 64 * KIB
 """The same while too many bytes wait for slow peers; then nothing is read ahead, either."""
 JOIN_SIZE_MAX: Final = 16 * KIB

@@ -91,6 +91,8 @@ class DiskPass:
             return None
         # What was read ahead may be more than there is room for now.
         chunk, self.ahead = cut_chunk(chunk, limit_bytes)
+        if self.ahead is None and self.view.outcome is BackfillOutcome.COMPLETE:
+            self.is_read = True
         return self._kept(chunk)
 
     def look_ahead(self, limit_bytes: int) -> LookAhead | None:

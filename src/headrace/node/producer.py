@@ -77,11 +77,11 @@ if TYPE_CHECKING:
     from headrace.store.vbucket import VBucket
     from headrace.wire.message import Message
 
-TURN_BYTES: Final = 2 * 1024 * 1024
+TURN_BYTES: Final = 4 * 1024 * 1024
 """What one stream may send before the next has its turn."""
 PULL_BYTES: Final = {
-    Priority.HIGH: 4 * 1024 * 1024,
-    Priority.MEDIUM: 2 * 1024 * 1024,
+    Priority.HIGH: 8 * 1024 * 1024,
+    Priority.MEDIUM: 4 * 1024 * 1024,
     Priority.LOW: 64 * 1024,
 }
 """What a connection may send in one pull: how priorities weigh on a shared event loop."""
@@ -419,7 +419,9 @@ class Producer:
         """Whether another `pull` may find something, but for the window and what changes later."""
         return bool(self._ends or self._changed) or not self.schedule.is_empty
 
-    def look_ahead(self, *, at_least: int = LOOK_AHEAD_MIN) -> LookAhead | None:
+    def look_ahead(
+        self, budget_bytes: int = TURN_BYTES, *, at_least: int = LOOK_AHEAD_MIN
+    ) -> LookAhead | None:
         """The read whose chunk the next `pull` will want, to be run on another thread meanwhile.
 
         One chunk is read ahead of what was pulled, and only while the window has room for it.
@@ -428,7 +430,7 @@ class Producer:
         if stream is None or self.closed_reason is not None:
             return None
         room = self.window.room
-        limit = min(TURN_BYTES, PULL_BYTES[self.controls.priority]) - MARKER_BYTES
+        limit = min(budget_bytes, TURN_BYTES, PULL_BYTES[self.controls.priority]) - MARKER_BYTES
         limit = limit if room is None else min(limit, room)
         return stream.look_ahead(limit) if limit >= at_least else None
 
