@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from headrace.history import Seqno, SnapshotRange
 from headrace.node.controls import Controls
 from headrace.node.filters import LEGACY, PASS_ALL, EventGate
 from headrace.node.opening import OpenOptions
@@ -32,6 +33,7 @@ from headrace.wire.opcodes import (
     StreamFlag,
 )
 from headrace.wire.values import deflate, inflate, join_xattrs, split_xattrs
+from tests.node.replica_kit import replica_host
 from tests.node.stream_kit import Host, Peer, disk_host, kinds, make_host, only, put, restarted
 
 if TYPE_CHECKING:
@@ -281,6 +283,28 @@ def test_snappy_is_sent_as_stored_forced_or_inflated(host: Host) -> None:
 
 
 # -- markers ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("long_markers", [False, True])
+def test_a_copy_of_a_disk_snapshot_tells_from_memory_what_was_purged(long_markers: bool) -> None:
+    host = replica_host()
+    copy = host.bucket.vbucket(0)
+    copy.receive_snapshot(
+        SnapshotRange(Seqno(0), Seqno(5)), new_checkpoint=True, from_disk=True, purge_seqno=4
+    )
+    copy.store(b"\0a", b"", seqno=5, cas=1, rev=1)
+    copy.snapshot_reached()
+    peer = Peer(
+        host,
+        features=[Feature.COLLECTIONS],
+        flags=TIMES,
+        controls={"enable_noop": "true", "max_marker_version": "2.2"},
+        settings=ProducerSettings(long_markers=long_markers),
+    )
+    peer.stream(0)
+    (marker,) = only(peer.drain(), SnapshotMarker)
+    assert (marker.flags, marker.end_seqno, marker.purge_seqno) == (6, 5, 4)
+    assert marker.high_prepared_seqno == (0 if long_markers else None)
 
 
 @pytest.mark.parametrize("long_markers", [False, True])

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.history import BranchId, Seqno, SnapshotRange
+from headrace.node import producer
+from headrace.store.backfill import Backfill
 from headrace.wire.codec import encode
 from headrace.wire.dialect import Dialect
 from headrace.wire.messages import (
@@ -21,6 +23,8 @@ from tests.node.stream_kit import Host, Peer, disk_host, kinds, make_host, only,
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from headrace.store.model import Chunk
 
 
 LATEST = StreamFlag.TO_LATEST
@@ -212,6 +216,49 @@ def test_a_backfill_ignores_an_end_inside_its_snapshot(tmp_path: Path, end: int)
         *(f"mutation {seqno}" for seqno in range(1, 23)),
         "end 0",
     ]
+    host.bucket.close()
+
+
+def counted_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The limit of each read of a view of the disk from now on."""
+    reads: list[int] = []
+    read = Backfill.read
+
+    def counted(view: Backfill, limit_bytes: int) -> Chunk | None:
+        reads.append(limit_bytes)
+        return read(view, limit_bytes)
+
+    monkeypatch.setattr(Backfill, "read", counted)
+    return reads
+
+
+def test_the_end_of_a_backfill_is_known_with_its_last_chunk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = disk_host(tmp_path, *(f"k{number}" for number in range(40)))
+    peer = Peer(host)
+    peer.stream(0, flags=LATEST)
+    reads = counted_reads(monkeypatch)
+    assert kinds(peer.drain())[-2:] == ["mutation 40", "end 0"]
+    assert len(reads) == 1
+    host.bucket.close()
+
+
+def test_the_few_bytes_a_chunk_leaves_of_a_pull_are_not_read_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chunk read ahead leaves room for a marker that most of its pulls do not send."""
+    monkeypatch.setattr(producer, "TURN_BYTES", 64 * 1024)
+    host = disk_host(tmp_path, *(f"k{number}" for number in range(2000)))
+    peer = Peer(host)
+    peer.stream(0, flags=LATEST)
+    peer.producer.pull(1, peer.now)
+    reads = counted_reads(monkeypatch)
+    for pulls in range(1, 3):
+        assert peer.producer.look_ahead() is None
+        assert peer.producer.look_ahead(at_least=1) is not None
+        assert len(peer.producer.pull(64 * 1024, peer.now)) < 64 * 1024
+        assert len(reads) == pulls
     host.bucket.close()
 
 

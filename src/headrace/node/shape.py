@@ -158,10 +158,13 @@ class Shape:
         end: int,
         checkpoint: bool,
         acked: bool = False,
+        purge_seqno: int = 0,
+        high_prepared_seqno: int = 0,
     ) -> bytes:
         """The marker of a snapshot read from memory; a replica's may be one it got from disk.
 
-        ``acked``: it asks to be answered.
+        ``acked``: it asks to be answered. What was purged before it came from that disk is missing
+        in memory, too: its readers must hear of it.
         """
         if snapshot.from_disk:
             flags = DISK_FLAGS[self.terms.dialect]
@@ -171,15 +174,19 @@ class Shape:
                 flags |= MarkerFlag.CHECKPOINT
         if acked:
             flags |= MarkerFlag.ACK
-        if not self.terms.controls.sync_replication:
+        controls = self.terms.controls
+        tells_purge = snapshot.from_disk and controls.purge_in_markers
+        if not (controls.sync_replication or tells_purge):
             return self._marker(start, end, flags)
-        return self._marker(
-            start,
-            end,
-            flags,
-            max_visible_seqno=snapshot.max_visible_seqno,
-            high_completed_seqno=snapshot.high_completed_seqno if snapshot.from_disk else 0,
-        )
+        more = {
+            "max_visible_seqno": snapshot.max_visible_seqno,
+            "high_completed_seqno": snapshot.high_completed_seqno if snapshot.from_disk else 0,
+        }
+        if tells_purge:
+            more["purge_seqno"] = min(purge_seqno, end)
+            if self.terms.long_markers:
+                more["high_prepared_seqno"] = high_prepared_seqno
+        return self._marker(start, end, flags, **more)
 
     def disk_marker(self, view: Backfill, *, start: int, end: int, history: bool) -> bytes:
         """The marker of a snapshot read from disk; ``history``: every version is in it."""

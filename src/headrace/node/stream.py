@@ -545,7 +545,13 @@ class Stream:
         acked = self.takeover is not None and self.takeover.expects_answer()
         box.add(
             self.shape.memory_marker(
-                snapshot, start=start, end=end, checkpoint=checkpoint, acked=acked
+                snapshot,
+                start=start,
+                end=end,
+                checkpoint=checkpoint,
+                acked=acked,
+                purge_seqno=self._vbucket.purge_seqno,
+                high_prepared_seqno=self._vbucket.high_prepared_seqno,
             )
         )
         self._first_from_memory = False
