@@ -70,7 +70,12 @@ def collect(node: Node) -> Iterator[Metric]:
         ("headrace_connections_total", "counter", "Connections accepted.", counters.connections),
         ("headrace_received_bytes_total", "counter", "Bytes received.", counters.bytes_received),
         ("headrace_sent_bytes_total", "counter", "Bytes sent.", counters.bytes_sent),
-        ("headrace_bulk_bytes_total", "counter", "Requests served in bulk.", counters.bulk_bytes),
+        (
+            "headrace_bulk_bytes_total",
+            "counter",
+            "Bytes of requests that a store answered in runs.",
+            counters.bulk_bytes,
+        ),
         ("headrace_failed_logins_total", "counter", "Logins refused.", counters.failed_logins),
         ("headrace_start_time_seconds", "gauge", "When the node started.", node.started_at),
     ):
