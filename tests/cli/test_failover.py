@@ -13,6 +13,7 @@ from headrace.cluster.planning import active_move
 from headrace.wire.opcodes import VBucketState
 from tests.cli.node_for_commands import call
 from tests.cluster.kit import Nodes, running_nodes
+from tests.cluster.test_replication import wipe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,6 +61,25 @@ def test_a_node_that_answers_or_is_unknown_is_refused(nodes: Nodes) -> None:
     said = call("failover", str(nodes.path), "a", code=Exit.FAILED)
     assert "node a answers" in said.stderr
     assert "node 'z' is not in" in call("failover", str(nodes.path), "z", code=1).stderr
+
+
+def test_an_owner_that_lost_its_disk_is_refused_failed_over_and_joins_again(nodes: Nodes) -> None:
+    wipe(nodes, "a")
+    for words in (
+        ("replicate", "--once"),
+        ("move", "--vbuckets", "1", "--to", "b"),
+        ("rebalance",),
+    ):
+        said = call(words[0], str(nodes.path), *words[1:], code=Exit.FAILED)
+        assert "node a has lost its map" in said.stderr
+        assert f"headrace failover {nodes.path} a --force" in said.stderr
+        assert said.stderr.count("\n") == 1
+    assert nodes.state("b", 1) is S.REPLICA
+    call("failover", str(nodes.path), "a", "--force")
+    assert nodes.held("b", 1, KEYS) == set(KEYS)
+    call("replicate", str(nodes.path), "--once")
+    assert nodes.states(1) == {"a": S.REPLICA, "b": S.ACTIVE}
+    assert nodes.log("a", 1) == nodes.log("b", 1)
 
 
 def test_a_move_of_the_dead_node_is_no_longer_under_way(nodes: Nodes) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+import socket
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -14,10 +15,89 @@ from headrace.cluster.mover import Mover
 from headrace.cluster.planning import active_move
 from headrace.cluster.steps import Ending, Step
 from headrace.errors import ConfigError
+from tests.cli.node_for_commands import call
+from tests.cluster.kit import running_nodes
 from tests.cluster.test_runner import PLACES as PASSED
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+COMMANDS: Final[dict[str, tuple[str, ...]]] = {
+    "replicate": ("{file}", "--once"),
+    "replicate SRC DST": ("{file}", "a", "b", "--once"),
+    "move": ("{file}", "--vbuckets", "0", "--to", "b"),
+    "move --resume": ("{file}", "--resume"),
+    "rebalance": ("{file}",),
+    "failover": ("{file}", "a"),
+}
+"""A command -> its words, on a file with the nodes a and b."""
+NODES: Final = """
+[nodes.a]
+url = "couchbase://127.0.0.1:{first}"
+[nodes.b]
+url = "couchbase://127.0.0.1:{second}"
+"""
+MISTAKES: Final = {
+    "x = ": "is no TOML",
+    "": "has None nodes",
+    "replica = 1" + NODES: "'replica' is unknown; allowed: revision, buckets",
+    "replicas = 2" + NODES: "wants 2 replicas on 2 nodes",
+    NODES.replace("second", "first"): "nodes a and b are both at 127.0.0.1:",
+    NODES + 'credentials = "nowhere.toml"': "nowhere.toml cannot be read",
+    NODES + "leaving = 1": "leaving is 1; allowed: true, false",
+    'buckets = ["one", "two"]' + NODES: "there are one, two",
+    NODES: "nothing listens at 127.0.0.1:",
+}
+"""What a cluster file says -> what is said about it; the last is right, and its nodes are down."""
+
+
+@pytest.mark.parametrize("text", MISTAKES, ids=MISTAKES.values())
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_is_wrong_with_a_cluster_file_or_its_nodes_is_one_sentence(
+    tmp_path: Path, command: str, text: str
+) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as one,
+        socket.create_server(("127.0.0.1", 0)) as two,
+    ):
+        first, second = one.getsockname()[1], two.getsockname()[1]
+    path = tmp_path / "cluster.toml"
+    path.write_text(text.format(first=first, second=second))
+    words = [word.format(file=path) for word in COMMANDS[command]]
+    said = call(command.split()[0], *words, code=Exit.FAILED)
+    assert MISTAKES[text] in said.stderr
+    assert said.stderr.startswith("headrace: ")
+    assert said.stderr.count("\n") == 1
+    assert said.stdout == ""
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_journal_that_cannot_be_understood_is_one_sentence(tmp_path: Path, command: str) -> None:
+    with running_nodes(tmp_path) as nodes:
+        nodes.file.beside("moves.json").write_text("{")
+        words = [word.format(file=nodes.path) for word in COMMANDS[command]]
+        said = call(command.split()[0], *words, code=Exit.FAILED)
+    assert "cannot be understood" in said.stderr
+    assert said.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("down", ["a", "b"])
+@pytest.mark.parametrize("command", ["replicate", "replicate SRC DST", "move", "rebalance"])
+def test_a_node_that_is_down_is_one_sentence_and_nothing_is_changed(
+    tmp_path: Path, command: str, down: str
+) -> None:
+    with running_nodes(tmp_path) as nodes:
+        nodes.put("a", 0, range(5))
+        call("move", str(nodes.path), "--vbuckets", "1", "--to", "b")
+        before = nodes.file.beside("default.map.json").read_bytes()
+        port = nodes.running[down].port
+        nodes.running[down].stop()
+        words = [word.format(file=nodes.path) for word in COMMANDS[command]]
+        said = call(command.split()[0], *words, code=Exit.FAILED)
+        assert f"node {down}: nothing listens at 127.0.0.1:{port}" in said.stderr
+        assert said.stderr.count("\n") == 1
+        assert nodes.file.beside("default.map.json").read_bytes() == before
+        assert not nodes.file.beside("moves.json").exists()
 
 
 def mover(ending: Ending | None, text: str = "") -> Mover:

@@ -27,6 +27,7 @@ FILE: Final = Value("{cluster}", "{broken}", base="{CLUSTER_FILE}")
 SHARED: Final = {"--bucket": Value("default", "nope"), "--json": Value()}
 MOVING: Final = {
     "--at-once": Value("2"),
+    "--attempts": Value("3"),
     "--dry-run": Value(),
     "--pause-at": Value("closing"),
 }

@@ -11,8 +11,8 @@ import pytest
 from headrace.cli.exits import Exit
 from headrace.wire.opcodes import VBucketState
 from tests.cli.node_for_commands import call
-from tests.cli.test_move import process, wait_paused
 from tests.cluster.kit import Nodes, running_nodes
+from tests.cluster.processes import process, wait_paused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,7 +74,9 @@ def test_a_dry_run_says_the_moves_and_changes_nothing(nodes: Nodes) -> None:
 
 
 def test_moves_that_were_interrupted_are_finished_first(nodes: Nodes) -> None:
-    with process(nodes, "--vbuckets", "0", "--to", "b", "--pause-at", "active-sent") as running:
+    with process(
+        nodes.path, "--vbuckets", "0", "--to", "b", "--pause-at", "active-sent"
+    ) as running:
         wait_paused(running, "active-sent")
         running.kill()
         running.wait(60)

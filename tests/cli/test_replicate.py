@@ -14,8 +14,8 @@ import pytest
 from headrace.cli.exits import Exit
 from headrace.wire.opcodes import VBucketState
 from tests.cli.node_for_commands import call
-from tests.cli.test_move import SOURCE
 from tests.cluster.kit import Nodes, running_nodes
+from tests.cluster.processes import SOURCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +47,8 @@ def test_as_many_replicas_as_the_file_wants(nodes: Nodes) -> None:
 
 def test_some_vbuckets_from_one_node_to_another(nodes: Nodes) -> None:
     nodes.write_file(replicas=0)
-    call("replicate", str(nodes.path), "a", "b", "--vbuckets", "1-2", "--once")
+    said = call("replicate", str(nodes.path), "a", "b", "--vbuckets", "1-2", "--once")
+    assert said.stdout.startswith("2 of 2 replicas have caught up, in ")
     assert nodes.state("b", 1) is S.REPLICA
     assert nodes.state("b", 3) is None
     with nodes.link("a") as link:
@@ -75,6 +76,25 @@ def test_a_mistake_is_one_sentence(nodes: Nodes, words: tuple[str, ...], sentenc
     said = call("replicate", str(nodes.path), *words, "--once", code=Exit.FAILED)
     assert sentence in said.stderr
     assert said.stderr.count("\n") == 1
+
+
+def test_a_node_that_was_failed_over_and_is_back_is_a_replica_again(nodes: Nodes) -> None:
+    call("replicate", str(nodes.path), "--once")
+    nodes.put("a", 1, range(100, 110), b"only here")
+    nodes.running["a"].crash()
+    call("failover", str(nodes.path), "a")
+    nodes.put("b", 1, range(200, 205))
+    nodes.running["a"].restart()
+    assert nodes.states(1) == {"a": S.ACTIVE, "b": S.ACTIVE}, "it does not know yet"
+    last = json.loads(
+        call("replicate", str(nodes.path), "--once", "--json").stdout.splitlines()[-1]
+    )
+    assert (last["caught_up"], last["lag"], last["problems"]) == (4, 0, [])
+    assert nodes.states(1) == {"a": S.REPLICA, "b": S.ACTIVE}
+    assert nodes.log("a", 1) == nodes.log("b", 1)
+    call("move", str(nodes.path), "--vbuckets", "1", "--to", "a")
+    assert nodes.held("a", 1, range(100, 110)) == set(), "rolled back"
+    assert nodes.held("a", 1, range(300)) == {*KEYS, *range(200, 205)}
 
 
 def test_ctrl_c_stops_it_and_replicas_stay(nodes: Nodes) -> None:

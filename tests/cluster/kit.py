@@ -18,6 +18,7 @@ from headrace.cluster.cluster_file import ClusterFile, read_cluster_file
 from headrace.cluster.journal import Journal
 from headrace.cluster.manager import Cluster
 from headrace.cluster.operations import parse_vbuckets, plan_move
+from headrace.cluster.planning import chain_moves
 from headrace.cluster.runner import Runner
 from headrace.errors import StatusError
 from headrace.node.config import BucketConfig, NodeConfig
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
     from pathlib import Path
 
+    from headrace.cluster.chains import Chain
     from headrace.cluster.mover import Mover
     from headrace.cluster.planning import Move
 
@@ -153,6 +155,21 @@ async def move(
             cluster.chains, parse_vbuckets(vbuckets, chains.vbuckets), source=None, target=target
         )
         return await _run(cluster, journal, moves, place, pause, at_once, runner_of)
+
+
+async def move_chain(
+    nodes: Nodes,
+    vbucket: int,
+    wanted: Chain,
+    *,
+    place: str = "",
+    pause: Callable[[Mover, str], Awaitable[None]] | None = None,
+) -> list[Mover]:
+    """Turn one chain of the map into another, as rebalancing does."""
+    with managing(nodes) as (cluster, journal):
+        chains = await cluster.load()
+        moves = chain_moves(vbucket, chains.rows[vbucket], wanted)
+        return await _run(cluster, journal, moves, place, pause, 4, None)
 
 
 async def resume(nodes: Nodes) -> list[Mover]:

@@ -31,6 +31,11 @@ class ProcessNode:
     port: int = 0
     process: subprocess.Popen[bytes] | None = None
 
+    @property
+    def is_running(self) -> bool:
+        """Whether its process is there."""
+        return self.process is not None and self.process.poll() is None
+
     def begin(self) -> None:
         """Start it, on the port it had before if it had one; `wait` until it listens."""
         (self.directory / f"{self.name}.port").unlink(missing_ok=True)
@@ -107,3 +112,32 @@ def process_nodes(
             node.wait()
         found.write_file(replicas=replicas)
         yield found
+
+
+@contextmanager
+def process(path: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """`headrace move` on a cluster file, in a process of its own, killed with the block."""
+    command = [sys.executable, "-m", "headrace", "move", str(path), *words]
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    ) as running:
+        try:
+            yield running
+        finally:
+            running.kill()
+
+
+def wait_paused(running: subprocess.Popen[str], place: str) -> None:
+    """Wait until the manager stands still at a place."""
+    assert running.stderr is not None
+    lines = []
+    for line in running.stderr:
+        lines.append(line)
+        if line.startswith(f"paused at {place} "):
+            return
+    raise AssertionError(f"it ended before {place}: {''.join(lines)}")

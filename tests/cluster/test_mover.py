@@ -8,7 +8,7 @@ import pytest
 
 from headrace.cluster.copies import Copy
 from headrace.cluster.mover import (
-    ATTEMPTS_MAX,
+    ATTEMPTS,
     CLOSE_ENOUGH,
     DECISIONS,
     REPLICA_DECISIONS,
@@ -275,7 +275,7 @@ def test_a_source_that_is_neither_active_nor_dead_is_a_conflict(target: S | None
 def test_a_node_that_stays_silent_leaves_a_declared_pending_state(event: CopiesSeen) -> None:
     mover = inspected()
     waits = []
-    for _ in range(ATTEMPTS_MAX - 1):
+    for _ in range(ATTEMPTS - 1):
         (wait,) = walk(mover, event)
         assert isinstance(wait, Wait)
         waits.append(wait.seconds)
@@ -285,6 +285,19 @@ def test_a_node_that_stays_silent_leaves_a_declared_pending_state(event: CopiesS
     assert waits[-1] == WAIT_SECONDS_MAX
     text = ended(mover, Ending.PENDING, walk(mover, event))
     assert "cannot be asked" in text
+
+
+@pytest.mark.parametrize("attempts", [1, 2, 20])
+def test_a_move_gives_up_after_as_many_attempts_as_it_was_given(attempts: int) -> None:
+    mover = Mover(MOVE, attempts_max=attempts)
+    walk(mover, JournalWritten(), LinkLost(text="nothing listens"))
+    silent = CopiesSeen(producer=None, target=copy("b", S.PENDING))
+    for _ in range(attempts - 1):
+        (wait,) = walk(mover, silent)
+        assert isinstance(wait, Wait)
+        assert wait.seconds <= WAIT_SECONDS_MAX
+        walk(mover, TimePassed(), LinkLost(text="nothing listens"))
+    assert "cannot be asked" in ended(mover, Ending.PENDING, walk(mover, silent))
 
 
 def test_a_silent_source_does_not_keep_the_target_from_being_told_to_all() -> None:

@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from headrace.client.changes import Change, Rollback
 from headrace.cluster.chains import Chain, Chains
+from headrace.cluster.copies import Copy
 from headrace.cluster.manager import Cluster
 from headrace.cluster.operations import (
     Promotion,
     fail_over,
+    most_complete,
     parse_vbuckets,
     plan_failover,
     plan_move,
     plan_rebalance,
 )
 from headrace.cluster.planning import Kind
+from headrace.cluster.steps import Ending
 from headrace.errors import ClusterError, ConfigError
+from headrace.history import BranchId, FailoverEntry, FailoverLog, Seqno
 from headrace.wire.opcodes import VBucketState
-from tests.cluster.kit import Nodes, Reader, key_of, managing, running_nodes
-from tests.cluster.test_replication import replicate
+from tests.cluster.kit import Nodes, Reader, key_of, managing, move, run, running_nodes
+from tests.cluster.test_replication import replicate, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from headrace.cluster.replication import Replicator
 
 S = VBucketState
 KEYS: Final = range(30)
@@ -65,6 +73,44 @@ def test_what_may_be_lost_is_what_is_known_and_not_kept() -> None:
         vbucket=1, before=("a", "b"), after=("b",), promoted="b", known_seqno=10, kept_seqno=7
     )
     assert (one.owner_changes, one.may_be_lost) == (True, 3)
+
+
+OLD: Final = FailoverEntry(BranchId(7), Seqno(0))
+NEW: Final = FailoverEntry(BranchId(8), Seqno(30))
+
+
+def replica(node: str, high: int, *log: FailoverEntry, end: int = 0, boundary: int = 0) -> Copy:
+    return Copy(
+        node=node,
+        vbucket=1,
+        state=S.REPLICA,
+        high_seqno=high,
+        snapshot_end=max(high, end),
+        boundary=boundary,
+        log=FailoverLog(log),
+    )
+
+
+@pytest.mark.parametrize(
+    ("copies", "promoted"),
+    [
+        ([replica("b", 35, OLD), replica("c", 40, OLD)], "c"),
+        ([replica("b", 35, OLD), replica("c", 40, OLD, end=50, boundary=20)], "b"),
+        ([replica("b", 35, NEW, OLD), replica("c", 40, OLD)], "b"),
+        ([replica("c", 40, OLD), replica("d", 41, OLD), replica("b", 35, NEW, OLD)], "b"),
+        ([replica("b", 35, NEW, OLD), replace(replica("c", 20, OLD), state=S.ACTIVE)], "c"),
+    ],
+    ids=["most", "most that is whole", "latest branch", "latest of three", "an owner"],
+)
+def test_the_most_complete_copy_is_promoted(copies: list[Copy], promoted: str) -> None:
+    for order in itertools.permutations(copies):
+        best = most_complete(order)
+        assert best is not None
+        assert best.node == promoted
+
+
+def test_without_a_copy_nobody_is_promoted() -> None:
+    assert most_complete([]) is None
 
 
 # -- with nodes ------------------------------------------------------------------------------------
@@ -117,6 +163,26 @@ def test_replicas_of_a_dead_node_are_promoted_on_a_new_branch(nodes: Nodes) -> N
     nodes.put("b", 1, range(100, 105))
 
 
+def test_a_failover_that_broke_off_before_the_map_is_finished_by_the_next(nodes: Nodes) -> None:
+    ((old, _),) = nodes.log("b", 1)
+    nodes.running["a"].crash()
+
+    async def break_off() -> None:
+        cluster = Cluster(nodes.file, "default")
+        try:
+            await cluster.load(tolerant=True)
+            await cluster.nodes["b"].set_state(1, S.ACTIVE, ("b",))
+        finally:
+            await cluster.close()
+
+    asyncio.run(break_off())
+    nodes.put("b", 1, range(100, 105))
+    plan = failed_over(nodes, "a")
+    assert [one.promoted for one in plan] == ["b"] * 4
+    assert nodes.held("b", 1, range(200)) == {*KEYS, *range(100, 105)}
+    assert [uuid for uuid, _ in nodes.log("b", 1)][1:] == [old], "one branch, not two"
+
+
 def test_a_node_that_was_failed_over_and_is_back_serves_no_longer(nodes: Nodes) -> None:
     nodes.running["a"].crash()
     failed_over(nodes, "a")
@@ -138,6 +204,33 @@ def test_a_node_that_was_failed_over_and_is_back_serves_no_longer(nodes: Nodes) 
     replicate(nodes)
     assert nodes.states(1) == {"a": S.REPLICA, "b": S.ACTIVE}
     assert nodes.log("a", 1) == nodes.log("b", 1)
+
+
+def test_a_node_that_is_back_becomes_a_replica_while_replication_runs_and_gives_up_what_only_it_has(
+    nodes: Nodes,
+) -> None:
+    async def work(replicator: Replicator) -> None:
+        await until(lambda: replicator.is_done)
+        await asyncio.to_thread(lose)
+        await until(lambda: replicator.cluster.chains.rows == (("b",),) * 4)
+        await asyncio.to_thread(nodes.running["a"].restart)
+        await until(lambda: replicator.cluster.chains.rows == (("b", "a"),) * 4)
+        await until(lambda: replicator.is_done and replicator.problems == [])
+
+    def lose() -> None:
+        nodes.running["b"].crash()  # so that nobody else gets these
+        nodes.put("a", 1, range(100, 110), b"lost")
+        nodes.running["a"].crash()
+        nodes.running["b"].restart()
+        failed_over(nodes, "a")
+        nodes.put("b", 1, range(200, 205))
+
+    replicate(nodes, work)
+    assert nodes.states(1) == {"a": S.REPLICA, "b": S.ACTIVE}
+    assert nodes.log("a", 1) == nodes.log("b", 1)
+    assert [mover.ending for mover in run(move(nodes, "1", "a"))] == [Ending.DONE]
+    assert nodes.held("a", 1, range(100, 110)) == set()
+    assert nodes.held("a", 1, range(300)) == {*KEYS, *range(200, 205)}
 
 
 def test_a_node_that_answers_is_not_failed_over_unasked(nodes: Nodes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -11,7 +12,14 @@ import pytest
 from headrace.cluster.journal import Entry, Journal
 from headrace.cluster.manager import Cluster
 from headrace.cluster.planning import active_move, replicated
-from headrace.cluster.replication import RETRY_SECONDS, RETRY_SECONDS_MAX, Feed, Replicator
+from headrace.cluster.replication import (
+    RETRY_SECONDS,
+    RETRY_SECONDS_MAX,
+    Feed,
+    Replicator,
+    adopt,
+)
+from headrace.errors import ClusterError
 from headrace.wire import admin, kv
 from headrace.wire.frame import FrameInfo
 from headrace.wire.opcodes import Feature, FrameInfoId, VBucketState
@@ -21,6 +29,8 @@ from tests.node.client import Client
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
     from pathlib import Path
+
+    from headrace.cluster.chains import Chain
 
 S = VBucketState
 KEYS: Final = range(30)
@@ -45,7 +55,10 @@ def replicate(
         try:
             await cluster.load()
             await cluster.adopt()
-            wanted = replicated(cluster.chains, file.staying, file.replicas)
+
+            def wanted() -> dict[int, Chain]:
+                return replicated(cluster.chains, file.staying, file.replicas)
+
             replicator = Replicator(cluster, file.beside("moves.json"), wanted=wanted)
             if work is None:
                 await asyncio.wait_for(replicator.run(once=True), SECONDS_MAX)
@@ -160,6 +173,82 @@ def test_a_copy_that_is_active_with_documents_is_never_made_a_replica(nodes: Nod
 
     replicate(nodes, work)
     assert nodes.states(1) == {"a": S.ACTIVE, "b": S.ACTIVE}
+
+
+def high_seqno(nodes: Nodes, name: str, vbucket: int) -> int:
+    with nodes.link(name) as link:
+        return int(link.stats(f"vbucket-seqno {vbucket}")[f"vb_{vbucket}:abs_high_seqno"])
+
+
+def wipe(nodes: Nodes, name: str) -> None:
+    """The node starts again, with an empty disk."""
+    nodes.running[name].crash()
+    shutil.rmtree(nodes.path.parent / name)
+    nodes.running[name].restart()
+
+
+def test_a_replica_that_lost_its_disk_is_made_anew(nodes: Nodes) -> None:
+    async def work(replicator: Replicator) -> None:
+        await until(lambda: replicator.is_done)
+        await asyncio.to_thread(wipe, nodes, "b")
+        await until(lambda: nodes.state("b", 1) is S.REPLICA)
+        await until(lambda: high_seqno(nodes, "b", 1) == 30)
+
+    replicate(nodes, work)
+    assert nodes.states(1) == {"a": S.ACTIVE, "b": S.REPLICA}
+    assert nodes.log("a", 1) == nodes.log("b", 1)
+
+
+def test_an_owner_that_lost_its_disk_does_not_empty_its_replicas(nodes: Nodes) -> None:
+    async def work(replicator: Replicator) -> None:
+        await until(lambda: replicator.is_done)
+        await asyncio.to_thread(wipe, nodes, "a")
+        await until(lambda: any("fail it over" in one for one in replicator.problems))
+        await until(lambda: not replicator.feeds)
+
+    replicate(nodes, work)
+    assert high_seqno(nodes, "b", 1) == 30
+    with pytest.raises(ClusterError, match=r"node a has lost .* fail it over"):
+        replicate(nodes)
+
+
+def test_while_another_manager_is_at_work_nobody_is_brought_up_to_date(nodes: Nodes) -> None:
+    path = nodes.file.beside("moves.json")
+
+    async def adopted() -> bool:
+        cluster = Cluster(nodes.file, "default")
+        try:
+            await cluster.load()
+            return await adopt(cluster, path)
+        finally:
+            await cluster.close()
+
+    with Journal(path):
+        assert not asyncio.run(adopted())
+    assert nodes.states(1) == {"a": S.ACTIVE, "b": S.ACTIVE}
+    assert asyncio.run(adopted())
+    assert nodes.states(1) == {"a": S.ACTIVE, "b": None}
+
+
+def test_a_replica_with_as_many_seqnos_on_another_branch_has_not_caught_up(nodes: Nodes) -> None:
+    """The owner lost what was not on its disk, and gave those seqnos to other documents."""
+
+    async def work(replicator: Replicator) -> None:
+        await until(lambda: replicator.is_done)
+        nodes.running["a"].faults.stop_persistence()
+        with nodes.link("a") as link:
+            link.ask_all([kv.Set(vbucket=1, key=key_of(n), value=b"1") for n in range(100, 110)])
+        await until(lambda: replicator.feeds["a", "b", 1].held_seqno == 40)
+
+    replicate(nodes, work)
+    nodes.running["a"].crash()
+    nodes.running["a"].restart()
+    nodes.put("a", 1, range(200, 210))
+    assert high_seqno(nodes, "a", 1) == high_seqno(nodes, "b", 1) == 40
+    replicate(nodes)
+    assert nodes.log("a", 1) == nodes.log("b", 1)
+    run(move(nodes, "1", "b"))
+    assert nodes.held("b", 1, range(300)) == {*KEYS, *range(200, 210)}
 
 
 def test_attempts_are_further_and_further_apart() -> None:

@@ -13,7 +13,17 @@ from headrace.cluster.proxy import StateAnswered, StateSent, StreamAdded, Stream
 from headrace.cluster.runner import place_of_event
 from headrace.cluster.steps import Ending
 from headrace.wire.opcodes import VBucketState
-from tests.cluster.kit import Nodes, Reader, key_of, move, resume, run, running_nodes
+from tests.cluster.kit import (
+    Nodes,
+    Reader,
+    key_of,
+    move,
+    move_chain,
+    resume,
+    run,
+    running_nodes,
+)
+from tests.cluster.test_replication import replicate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -104,6 +114,32 @@ def test_a_node_that_dies_at_any_place_loses_nothing(nodes: Nodes, victim: str, 
         await asyncio.to_thread(nodes.running[victim].restart)
 
     finished(nodes, run(move(nodes, "1", "b", place=place, pause=kill)))
+
+
+@pytest.mark.parametrize("place", ["catching-up", "arming", "dropping"])
+@pytest.mark.parametrize("victim", ["owner", "new", "old"])
+def test_a_replica_moves_whoever_dies(tmp_path: Path, victim: str, place: str) -> None:
+    with running_nodes(tmp_path, "abc", replicas=1) as nodes:
+        nodes.put("a", 1, KEYS)
+        chains = replicate(nodes).cluster.chains
+        (old,) = chains.replicas(1)
+        new = "c" if old == "b" else "b"
+        name = {"owner": "a", "new": new, "old": old}[victim]
+
+        async def kill(_mover: Mover, _place: str) -> None:
+            await asyncio.to_thread(nodes.running[name].crash)
+            await asyncio.to_thread(nodes.running[name].restart)
+
+        movers = run(move_chain(nodes, 1, ("a", new), place=place, pause=kill))
+        if movers[0].ending is not Ending.DONE:
+            assert movers[0].ending is Ending.PENDING
+            movers = run(resume(nodes))
+        assert [mover.ending for mover in movers] == [Ending.DONE], movers[0].text
+        assert nodes.states(1) == {"a": S.ACTIVE, new: S.REPLICA, old: None}
+        assert nodes.held("a", 1, KEYS) == set(KEYS)
+        assert read_entries(nodes.file.beside("moves.json")) == ()
+        replicate(nodes)
+        assert nodes.log("a", 1) == nodes.log(new, 1)
 
 
 def test_places_are_named_by_what_went_by() -> None:

@@ -30,6 +30,7 @@ VBUCKETS: Final = 64
 WRITERS: Final = 2
 COUNTERS: Final = 128
 CATCH_UP_SECONDS_MAX: Final = 60.0
+PAUSES_MS: Final = (10, 25, 50, 100, 250, 1000)
 
 
 @dataclass
@@ -192,7 +193,9 @@ def distribution(name: str, seconds: list[float]) -> str:
     ranked = sorted(seconds)
     points = {p: ranked[min(len(ranked) - 1, int(len(ranked) * p / 100))] for p in (50, 90, 99)}
     text = ", ".join(f"p{p} {value * 1e3:.1f} ms" for p, value in points.items())
-    return f"{name}: {len(ranked)} writes, {text}, longest {ranked[-1] * 1e3:.1f} ms"
+    over = [f"{sum(one * 1e3 > limit for one in ranked)} over {limit} ms" for limit in PAUSES_MS]
+    longest = f"longest {ranked[-1] * 1e3:.1f} ms"
+    return f"{name}: {len(ranked)} writes, {text}, {longest}; {', '.join(over)}"
 
 
 def test_64_vbuckets_move_under_constant_writes_and_nothing_is_lost(

@@ -21,6 +21,7 @@ from headrace.cli.exits import Exit
 from headrace.cluster.cluster_file import read_cluster_file
 from headrace.cluster.journal import Journal
 from headrace.cluster.manager import Cluster
+from headrace.cluster.mover import ATTEMPTS, ATTEMPTS_MAX
 from headrace.cluster.runner import AT_ONCE, AT_ONCE_MAX, Runner
 from headrace.cluster.steps import Ending, Step
 from headrace.errors import ConfigError
@@ -71,10 +72,18 @@ def moving_options(function: Function) -> Function:
             show_default=True,
             help="Moves side by side.",
         ),
+        click.option(
+            "--attempts",
+            type=click.IntRange(1, ATTEMPTS_MAX),
+            default=ATTEMPTS,
+            show_default=True,
+            help="Attempts before a move is left to --resume.",
+        ),
         click.option("--dry-run", is_flag=True, help="Say what would be done, and stop."),
         click.option(
             "--pause-at",
             type=click.Choice(PLACES),
+            multiple=True,
             hidden=True,
             help="Stand still there, until a line comes on standard input.",
         ),
@@ -141,7 +150,7 @@ async def run_moves(
 ) -> list[Mover]:
     """Run moves with bars; Ctrl-C backs out, a second one leaves them to --resume."""
     bars = Bars(shown=not options["as_json"])
-    place = options.get("pause_at")
+    places = options["pause_at"]
     held: set[str] = set()
 
     async def pause(mover: Mover, where: str) -> None:
@@ -155,9 +164,10 @@ async def run_moves(
         cluster,
         journal,
         at_once=options["at_once"],
+        attempts_max=options["attempts"],
         on_step=bars.show,
-        pause=pause if place else None,
-        pauses_at=lambda where: where == place and where not in held,
+        pause=pause if places else None,
+        pauses_at=lambda where: where in places and where not in held,
     )
     with bars, interrupted(runner.back_out):
         return await runner.run(moves)

@@ -4,7 +4,7 @@ A move is written to a journal beside the cluster file before it begins and forg
 over. Whatever dies in between (a node, the link, this command), `headrace move --resume` looks at
 both copies and finishes, forward or back.
 
-Imports: cli.managing, cluster.
+Imports: cli.exits, cli.managing, cluster.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from headrace.cli.exits import Exit
 from headrace.cli.managing import (
     cluster_options,
     moving_options,
@@ -50,6 +51,9 @@ def command(**options: Any) -> None:  # noqa: ANN401 - click's own words
         if options["dry_run"]:
             show_plan(moves, as_json=options["as_json"])
             return 0
+        if options["resume"] and not moves and not options["as_json"]:
+            click.echo("nothing was interrupted")
+            return Exit.OK
         await cluster.adopt(under_way(cluster, journal))
         began = time.monotonic()
         movers = await run_moves(cluster, journal, moves, options)

@@ -52,22 +52,24 @@ def command(**options: Any) -> None:  # noqa: ANN401 - click's own words
 
 
 async def _main(cluster: Cluster, options: dict[str, Any]) -> None:
-    from headrace.cluster.replication import Replicator
+    from headrace.cluster.replication import Replicator, adopt
 
     shown = Shown(as_json=options["as_json"])
     try:
         await cluster.load()
-        await cluster.adopt()
+        if cluster.has_map:
+            await adopt(cluster, cluster.file.beside(JOURNAL))
         replicator = Replicator(
             cluster,
             cluster.file.beside(JOURNAL),
-            wanted=wanted_chains(cluster, options),
+            wanted=lambda: wanted_chains(cluster, options),
             publishes=cluster.has_map,
             on_look=shown.show,
         )
         task = asyncio.ensure_future(replicator.run(once=options["once"]))
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, task.cancel)
         await task
+        shown.sum_up(replicator)
     except asyncio.CancelledError:
         click.echo("headrace: stopped; replicas stay as they are", err=True)
     finally:
@@ -83,7 +85,9 @@ def wanted_chains(cluster: Cluster, options: dict[str, Any]) -> dict[int, Chain]
     chosen = parse_vbuckets(options["vbuckets"], cluster.chains.vbuckets)
     file, rows = cluster.file, cluster.chains.rows
     if len(options["places"]) == 1:
-        grown = replicated(cluster.chains, file.staying, file.replicas)
+        # A node that does not answer keeps the replicas it has, and is given no new ones.
+        living = [name for name in file.staying if name not in cluster.silent]
+        grown = replicated(cluster.chains, living, file.replicas)
         return {vbucket: grown[vbucket] for vbucket in chosen if vbucket in grown}
     names = options["places"][1:] if cluster.has_map else file.names
     source, target = (file.node(name).name for name in names)
@@ -117,6 +121,16 @@ class Shown:
             click.echo(json.dumps(record(replicator)))
         elif self._console.is_terminal:
             self._live.update(table(replicator))
+
+    def sum_up(self, replicator: Replicator) -> None:
+        """Say how it ended, where nothing was drawn."""
+        if not self._as_json and not self._console.is_terminal:
+            found = record(replicator)
+            seconds = time.monotonic() - self._began
+            click.echo(
+                f"{found['caught_up']} of {found['streams']} replicas have caught up, "
+                f"in {seconds:.1f} s"
+            )
 
     def end(self) -> None:
         """Stop drawing."""

@@ -9,7 +9,8 @@ Rules
 - A map is given to the new owner first, then to the old one, then to all others.
 - Changes that wait for the same publication travel in one map.
 - A node that does not answer is left out and named; it is told when it is back.
-- A node that knows no map joins only without documents of its own.
+- A node that knows no map joins only without documents of its own. One that the map says owns
+  documents has lost its disk: it is refused, because its replicas would follow it into emptiness.
 
 Imports: errors, client, wire.opcodes, cluster.
 """
@@ -19,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -247,16 +249,29 @@ class Cluster:
     async def _check_newcomer(self, name: str) -> None:
         """A node the map names must have what the map says, though it knows no map."""
         copies = await self.nodes[name].copies(self.chains.vbuckets)
+        owned = [copy for copy in copies if self.chains.active(copy.vbucket) == name]
+        known = await self._known_seqnos(name) if owned else {}
         lost = [
             copy.vbucket
-            for copy in copies
-            if self.chains.active(copy.vbucket) == name and copy.state != VBucketState.ACTIVE
+            for copy in owned
+            if copy.state != VBucketState.ACTIVE or (known[copy.vbucket] and not copy.high_seqno)
         ]
         if lost:
             raise ClusterError(
                 f"node {name} has lost its map and {len(lost)} vbuckets the map says it owns; "
                 f"fail it over (headrace failover {self.file.path} {name} --force)"
             )
+
+    async def _known_seqnos(self, name: str) -> Counter[int]:
+        """How far the vbuckets of a node were seen, or are in replicas; 0 where nobody knows."""
+        known = Counter(self.remembered())
+        for other, node in self.nodes.items():
+            if other == name or other in self.silent:
+                continue
+            for copy in await node.copies(self.chains.vbuckets):
+                if other in self.chains.replicas(copy.vbucket):
+                    known[copy.vbucket] = max(known[copy.vbucket], copy.high_seqno)
+        return known
 
     # -- the map that is to be -------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ Rules
   does not answer, nothing is changed: the move is declared pending or in conflict.
 - The target is believed to be the owner when its answer to SET_VBUCKET_STATE(active) went by and
   the stream ended with "finished", or when it says so itself; never because time passed.
-- Every attempt is counted (`ATTEMPTS_MAX`), every wait bounded.
+- Every attempt is counted (`ATTEMPTS` unless told otherwise), every wait bounded.
 - Events that only tell (markers, acknowledgements) change nothing; any other event without an entry
   for its step is an error of ours.
 
@@ -78,7 +78,9 @@ if TYPE_CHECKING:
 
 Event = MoveEvent | ProxyEvent
 
-ATTEMPTS_MAX: Final = 8
+ATTEMPTS: Final = 8
+"""How often a move begins before it is left to --resume: about 16 seconds of waiting."""
+ATTEMPTS_MAX: Final = 1000
 ATTEMPTS_BACKING_OUT: Final = 2
 WAIT_SECONDS: Final = 0.25
 WAIT_SECONDS_MAX: Final = 4.0
@@ -163,13 +165,14 @@ WITHOUT_STREAM: Final = (
 class Mover:
     """One move, from whatever state it is found in to its end."""
 
-    def __init__(self, move: Move) -> None:
+    def __init__(self, move: Move, *, attempts_max: int = ATTEMPTS) -> None:
         """Stand before the first step."""
         self.move = move
         self.step = Step.WRITING
         self.ending: Ending | None = None
         self.text = ""
         self.attempts = 0
+        self._attempts_max = attempts_max
         self.items_left: int | None = None
         self.backing_out = False
         self._fresh = False
@@ -402,7 +405,10 @@ class Mover:
         self.attempts += 1
         self.text = text
         self._fresh = self._fresh or fresh
-        if self.attempts >= (ATTEMPTS_BACKING_OUT if self.backing_out else ATTEMPTS_MAX):
+        limit = self._attempts_max
+        if self.backing_out:
+            limit = min(limit, ATTEMPTS_BACKING_OUT)
+        if self.attempts >= limit:
             return self._finish(Ending.PENDING, text)
         self.step = Step.WAITING
         seconds = min(WAIT_SECONDS * 2 ** (self.attempts - 1), WAIT_SECONDS_MAX)

@@ -3,8 +3,8 @@
 Rules
 - A plan is made and shown before anything is changed; a dry run stops there.
 - Moves that an earlier manager left in the journal are finished before new ones begin.
-- Failover promotes, per vbucket, the living copy with the most complete history, and says what may
-  be lost: what is known to have existed above what the promoted copy holds.
+- Failover promotes, per vbucket, the living copy with the most complete history (`most_complete`),
+  and says what may be lost: what is known to have existed above what the promoted copy holds.
 
 Imports: errors, wire.opcodes, cluster.
 """
@@ -135,7 +135,7 @@ def _promotion(vbucket: int, row: Chain, dead: str, copies: Sequence[Copy], seen
     if row[0] != dead:
         after = trimmed((row[0], *(name for name in row[1:] if name != dead)))
         return Promotion(vbucket=vbucket, before=row, after=after)
-    best = max(copies, key=_worth, default=None)
+    best = most_complete(copies)
     if best is None:
         return Promotion(vbucket=vbucket, before=row, after=(None,), known_seqno=known)
     others = tuple(name for name in rest if name != best.node)
@@ -149,9 +149,21 @@ def _promotion(vbucket: int, row: Chain, dead: str, copies: Sequence[Copy], seen
     )
 
 
-def _worth(copy: Copy) -> tuple[bool, int, int]:
-    """An owner first, then the most complete history, then the most of it."""
-    return copy.state == VBucketState.ACTIVE, copy.complete_seqno, copy.high_seqno
+def most_complete(copies: Sequence[Copy]) -> Copy | None:
+    """The copy to promote: an owner, else the latest history, else the most of it.
+
+    A seqno says more only on the same branch: a replica that was away while the owner began a new
+    branch may hold more, of a history that is no more.
+    """
+    newest = [copy.log.newest.uuid for copy in copies if copy.log is not None]
+
+    def worth(copy: Copy) -> tuple[bool, int, int, int]:
+        known = {entry.uuid for entry in copy.log} if copy.log is not None else set[int]()
+        later_than = sum(uuid in known for uuid in newest)
+        is_owner = copy.state == VBucketState.ACTIVE
+        return is_owner, later_than, copy.complete_seqno, copy.high_seqno
+
+    return max(copies, key=worth, default=None)
 
 
 async def fail_over(cluster: Cluster, dead: str, plan: Sequence[Promotion]) -> tuple[str, ...]:

@@ -6,13 +6,19 @@ followed.
 
 A replica that the cluster file wants and the map does not have yet is made first (SET_VBUCKET
 replica), fed until it has caught up, and only then becomes part of the chain: the active copy is
-told its topology and the map is published. A chain never names a replica that was never whole.
+told its topology and the map is published. A chain never names a replica that was never whole. A
+node that was failed over and is back takes the same road: its copies, dead by then, become replicas
+again, and what only it has is rolled back.
 
 Rules
 - A link or a stream that goes is tried again, after `RETRY_SECONDS` and twice as long each time, up
   to `RETRY_SECONDS_MAX`; what is wrong is kept as a sentence.
 - The map is published only while no other manager holds the journal, from a map just loaded.
 - A copy that is active is never made a replica.
+- A replica has caught up when it has the last seqno of the active copy, on the same branch: who was
+  killed begins a new branch, and gives seqnos again that a replica may hold from before.
+- Nobody is fed by a node that knows no map: it may have lost its disk, and replicas of a vbucket
+  that is empty suddenly would be emptied, too.
 
 Imports: errors, wire.opcodes, cluster.
 """
@@ -23,7 +29,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from headrace.cluster.chains import Chain, trimmed
+from headrace.cluster.chains import Chain, from_json, trimmed
 from headrace.cluster.journal import Journal, read_entries
 from headrace.cluster.links import Link
 from headrace.cluster.proxy import StreamAdded, StreamClosed, StreamEnded, StreamRefused
@@ -95,6 +101,30 @@ class _Road:
     problem: str = ""
     opening: asyncio.Task[None] | None = field(default=None, repr=False)
 
+    def close(self) -> None:
+        """End it, also while it is being opened."""
+        if self.opening is not None:
+            self.opening.cancel()
+        if self.link is not None:
+            self.link.close()
+
+
+async def adopt(cluster: Cluster, journal: Path) -> bool:
+    """Bring nodes up to date, unless another manager is at work: then it did, or a later look does.
+
+    Two managers that both make the next map would make two of the same age. Vbuckets in the journal
+    are left to their moves.
+    """
+    try:
+        lock = Journal(journal, patience_seconds=0.0)
+    except ClusterError:
+        return False
+    with lock:
+        await cluster.load(tolerant=True)
+        moving = {one.move.vbucket for one in lock.entries if one.bucket == cluster.bucket}
+        await cluster.adopt(moving)
+    return True
+
 
 class Replicator:
     """Feeds the replicas of one bucket."""
@@ -104,20 +134,26 @@ class Replicator:
         cluster: Cluster,
         journal: Path,
         *,
-        wanted: Mapping[int, Chain] | None = None,
+        wanted: Callable[[], Mapping[int, Chain]] | None = None,
         publishes: bool = True,
         on_look: Callable[[Replicator], None] | None = None,
     ) -> None:
-        """Stand ready; ``wanted`` are chains to grow into, beside those of the map."""
+        """Stand ready.
+
+        ``wanted`` is asked, after each look at the map, for the chains to grow into beside those of
+        the map: a node that was failed over and is back may be needed again.
+        """
         self.cluster = cluster
         self.feeds: dict[tuple[str, str, int], Feed] = {}
         self._journal = journal
-        self._wanted = dict(wanted or {})
+        self._ask_wanted = wanted or dict
+        self._wanted = dict(self._ask_wanted())
         self._publishes = publishes
         self._on_look = on_look or (lambda _self: None)
         self._roads: dict[Pair, _Road] = {}
         self._clock = asyncio.get_running_loop().time
         self._left_alone: set[int] = set()
+        self._not_adopted = ""
 
     @property
     def lag(self) -> int:
@@ -127,7 +163,8 @@ class Replicator:
     @property
     def problems(self) -> list[str]:
         """What is wrong just now, each once."""
-        said = [road.problem for road in self._roads.values() if road.problem]
+        said = [self._not_adopted] if self._not_adopted else []
+        said += [road.problem for road in self._roads.values() if road.problem]
         said += [f"vb {one.vbucket}: {one.problem}" for one in self.feeds.values() if one.problem]
         return list(dict.fromkeys(said))
 
@@ -153,15 +190,16 @@ class Replicator:
                 await asyncio.sleep(TURN_SECONDS)
         finally:
             for road in self._roads.values():
-                if road.opening is not None:
-                    road.opening.cancel()
-                if road.link is not None:
-                    road.link.close()
+                road.close()
 
     # -- what is wanted --------------------------------------------------------------------------
 
     async def _look(self) -> None:
-        chains = await self.cluster.load(tolerant=True)
+        await self.cluster.load(tolerant=True)
+        if self._publishes:
+            await self._bring_back()
+        chains = self.cluster.chains
+        self._renew_wanted()
         self._left_alone = {
             entry.move.vbucket
             for entry in await asyncio.to_thread(read_entries, self._journal)
@@ -170,7 +208,7 @@ class Replicator:
         wanted: set[tuple[str, str | None, int]] = set()
         for vbucket, row in enumerate(chains.rows):
             active = row[0]
-            if active is None or vbucket in self._left_alone:
+            if active is None or active in self.cluster.newcomers or vbucket in self._left_alone:
                 continue
             grown = self._wanted.get(vbucket, ())
             names = [*row[1:], *(grown[1:] if grown and grown[0] == active else ())]
@@ -179,8 +217,17 @@ class Replicator:
         await self._measure()
         if self._publishes:
             await self._grow_chains()
-            if self.cluster.stale:
-                await self._bring_back()
+
+    def _renew_wanted(self) -> None:
+        """What is being made goes on; for the rest it is asked anew."""
+        rows = self.cluster.chains.rows
+        asked = self._ask_wanted()
+        kept = {
+            vbucket: chain
+            for vbucket, chain in self._wanted.items()
+            if vbucket in asked and rows[vbucket] == chain[: len(rows[vbucket])]
+        }
+        self._wanted = {**asked, **kept}
 
     def _settle(self, wanted: set[tuple[str, str, int]]) -> None:
         for place in wanted - self.feeds.keys():
@@ -191,6 +238,9 @@ class Replicator:
             link = self._link(feed.pair)
             if link is not None and feed.state in ("adding", "streaming"):
                 link.close_stream(feed.vbucket)
+        pairs = {feed.pair for feed in self.feeds.values()}
+        for pair in [pair for pair in self._roads if pair not in pairs]:
+            self._roads.pop(pair).close()
 
     async def _measure(self) -> None:
         copies: dict[str, list[Copy]] = {}
@@ -206,6 +256,9 @@ class Replicator:
                 copy = copies[feed.consumer][feed.vbucket]
                 feed.held_seqno = copy.high_seqno
                 feed.is_whole = copy.is_complete and copy.state == VBucketState.REPLICA
+                if feed.producer in copies:
+                    active = copies[feed.producer][feed.vbucket]
+                    feed.is_whole = feed.is_whole and _is_same_branch(active, copy)
         seen = {feed.vbucket: feed.source_seqno for feed in self.feeds.values()}
         if self._publishes:
             await asyncio.to_thread(self.cluster.remember, seen)
@@ -231,11 +284,27 @@ class Replicator:
         except HeadraceError as error:
             self._road_lost(pair, road, str(error))
             return
+        try:
+            knows_map = not self._publishes or await self._knows_map(pair[0])
+        except BaseException:
+            link.close()
+            raise
+        if not knows_map:
+            link.close()
+            self._road_lost(pair, road, f"node {pair[0]} has started without its map")
+            return
         road.link, road.problem = link, ""
         link.start(
             lambda event: self._on_event(pair, event),
             lambda error: self._road_lost(pair, road, str(error)),
         )
+
+    async def _knows_map(self, name: str) -> bool:
+        """Whether a node was given a map: one that lost its disk would empty its replicas."""
+        try:
+            return from_json(await self.cluster.nodes[name].cluster_map()) is not None
+        except HeadraceError:
+            return False
 
     def _road_lost(self, pair: Pair, road: _Road, problem: str) -> None:
         now = self._clock()
@@ -304,14 +373,13 @@ class Replicator:
         return grown
 
     async def _bring_back(self) -> None:
-        """A node that was away is told the newest map, unless another manager is at work."""
-        try:
-            lock = Journal(self._journal, patience_seconds=0.0)
-        except ClusterError:
-            return
-        with lock:
-            await self.cluster.load(tolerant=True)
-            await self.cluster.adopt(self._left_alone)
+        """A node that was away is told the newest map; one that cannot be is told of."""
+        self._not_adopted = ""
+        if self.cluster.stale or self.cluster.newcomers:
+            try:
+                await adopt(self.cluster, self._journal)
+            except (ConnectionLost, StatusError, ClusterError) as error:
+                self._not_adopted = str(error)
 
     async def _grow_chains(self) -> None:
         ready = {
@@ -336,3 +404,9 @@ class Replicator:
     def _is_whole(self, row: Chain, vbucket: int) -> bool:
         feeds = [self.feeds.get((str(row[0]), str(name), vbucket)) for name in row[1:]]
         return all(feed is not None and feed.is_whole for feed in feeds)
+
+
+def _is_same_branch(active: Copy, replica: Copy) -> bool:
+    if active.log is None or replica.log is None:
+        return False
+    return active.log.newest.uuid == replica.log.newest.uuid

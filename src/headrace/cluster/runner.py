@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from headrace.cluster import steps
 from headrace.cluster.journal import Entry, Journal
 from headrace.cluster.links import Link
-from headrace.cluster.mover import TELLING, Event, Mover
+from headrace.cluster.mover import ATTEMPTS, TELLING, Event, Mover
 from headrace.cluster.proxy import StateAnswered, StateSent, StreamEnded
 from headrace.cluster.steps import Action, Ending, LinkLost, MoveEvent, TimedOut
 from headrace.errors import ConnectionLost, HeadraceError
@@ -51,6 +51,7 @@ class Runner:
         journal: Journal,
         *,
         at_once: int = AT_ONCE,
+        attempts_max: int = ATTEMPTS,
         on_step: Callable[[Mover], None] | None = None,
         pause: Callable[[Mover, str], Awaitable[None]] | None = None,
         pauses_at: Callable[[str], bool] | None = None,
@@ -59,6 +60,7 @@ class Runner:
         self.cluster = cluster
         self.journal = journal
         self.movers: list[Mover] = []
+        self._attempts_max = attempts_max
         self._at_once = asyncio.Semaphore(at_once)
         self._on_step = on_step or (lambda _mover: None)
         self._pause = pause
@@ -72,7 +74,7 @@ class Runner:
         """Run all moves; every mover has its ending then."""
         by_vbucket: dict[int, list[Mover]] = {}
         for move in moves:
-            mover = Mover(move)
+            mover = Mover(move, attempts_max=self._attempts_max)
             self.movers.append(mover)
             by_vbucket.setdefault(move.vbucket, []).append(mover)
         firsts = [
