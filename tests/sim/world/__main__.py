@@ -6,8 +6,10 @@ import argparse
 import os
 import sys
 import time
+from collections import Counter
 
 from tests.sim.world.bugs import BUGS, planted
+from tests.sim.world.core import Situation
 from tests.sim.world.runs import outcomes, run_seed
 
 
@@ -20,8 +22,10 @@ def say(text: str) -> None:
 def run_clean(first: int, count: int, workers: int) -> int:
     """Run seeds that must hold; the number of those that did not."""
     begun, failed, events = time.monotonic(), 0, 0
+    counts: Counter[Situation] = Counter()
     for number, outcome in enumerate(outcomes(range(first, first + count), workers, ""), 1):
         events += outcome.events
+        counts.update(outcome.counts)
         if outcome.failure:
             failed += 1
             say(f"sim: seed {outcome.seed} fails: {outcome.failure}")
@@ -30,6 +34,8 @@ def run_clean(first: int, count: int, workers: int) -> int:
             say(f"sim: {number:,} seeds, {events:,} events, {time.monotonic() - begun:.0f} s")
     seconds = time.monotonic() - begun
     say(f"sim: {count:,} seeds from {first}, {events:,} events, {failed} failed, {seconds:.0f} s")
+    for situation in Situation:
+        say(f"sim: {counts[situation]:>9,} {situation.value}")
     return failed
 
 

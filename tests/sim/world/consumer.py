@@ -7,6 +7,7 @@ every snapshot what it holds must be what really happened up to there.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headrace.client.access import Access
@@ -17,13 +18,13 @@ from headrace.client.intake import Intake
 from headrace.client.objects import Several
 from headrace.client.steering import Steering
 from headrace.client.tokens import BEGINNING
-from headrace.client.topology import read_map
+from headrace.client.topology import NOBODY, read_map
 from headrace.errors import ConnectionLost, HeadraceError
 from headrace.history import VBucketId
 from headrace.protocol.handshake import ConsumerSettings
 from headrace.protocol.talk import Position, StreamPlan
 from headrace.wire.opcodes import StreamFlag
-from tests.sim.world.core import Violation
+from tests.sim.world.core import Situation, Violation
 
 if TYPE_CHECKING:
     from headrace.client.bulk import BulkRoad, ObjectRoad
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from tests.sim.world.scenario import Scenario
 
 WINDOWS = (0, 4096, 16384)
+REPLICA_READERS = 0.25
 ROLLBACKS_MAX = 500
 """Rollbacks of one vbucket in one run: they must end."""
 
@@ -111,26 +113,30 @@ class SimConsumer:
 
     # -- life ------------------------------------------------------------------------------------
 
-    def start(self) -> None:
+    def start(self, *, reads_replicas: bool = False) -> None:
         """Begin where the saved tokens say, with the rows saved beside them."""
         told = self._first_map()
         if told is None:
-            self.world.at(0.2, self._try_again)
+            self.world.at(0.2, self.revive)
             return
         self._life += 1
         self.is_alive = True
         self.application = self.saved.copied()
         held = self.application.positions
+        # Some readers spare the owners and read replicas, until one refuses.
+        reads_replicas = reads_replicas or self.world.chance(REPLICA_READERS)
+        told = with_replicas(told) if reads_replicas else told
+        active_only = not reads_replicas and self.world.chance(0.5)
         courses = Courses(
             [
                 course_of(number, held.get(number, BEGINNING))
                 for number in range(self.scenario.vbuckets)
             ],
             told,
-            # Half of the readers take what replicas give them, too: a map may be old.
+            # Others take what replicas give them, too: a map may be old.
             plan=StreamPlan(
                 vbucket=VBucketId(0),
-                flags=StreamFlag.ACTIVE_ONLY if self.world.chance(0.5) else StreamFlag(0),
+                flags=StreamFlag.ACTIVE_ONLY if active_only else StreamFlag(0),
             ),
             random=self.world.random.random,
         )
@@ -140,13 +146,16 @@ class SimConsumer:
             bucket="default",
             window=self.world.random.choice(WINDOWS),
             purge_seqnos=self.world.chance(0.5),
-            clustermap_push=True,
+            clustermap_push=not reads_replicas,
         )
         self.steering = Steering(self.intake, Access(connect_seconds=5), settings, bulk=False)
         self.world.say(self.name, f"starts at {self._where(held)}")
+        if any(not one.token.is_boundary for one in held.values()):
+            self.world.count(Situation.CONSUMER_RESTARTED_INSIDE)
         self.wake()
 
-    def _try_again(self) -> None:
+    def revive(self) -> None:
+        """Begin again, unless it is there."""
         if not self.is_alive:
             self.start()
 
@@ -172,6 +181,17 @@ class SimConsumer:
         for channel in self.channels.values():
             channel.end.close()
         self.channels.clear()
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the application was given items of a snapshot that is not whole."""
+        held = self.intake.delivered.values() if self.is_alive else ()
+        return any(not position.token.is_boundary for position in held)
+
+    def slow_down(self) -> None:
+        """Let every node reach it slowly."""
+        for channel in self.channels.values():
+            channel.end.slow_down()
 
     def save(self) -> None:
         """Keep rows and tokens together."""
@@ -226,6 +246,8 @@ class SimConsumer:
 
     def lost(self, channel: Channel, error: HeadraceError) -> None:
         if self.channels.get(channel.node) is channel:
+            if self.is_inside:
+                self.world.count(Situation.CONSUMER_CUT_INSIDE)
             del self.channels[channel.node]
             channel.end.close()
             self.steering.lost(channel.node, channel.road.connection, error, now=self.world.now)
@@ -266,6 +288,7 @@ class SimConsumer:
 
     def _rolled_back(self, given: Rollback) -> None:
         self.rollbacks += 1
+        self.world.count(Situation.CONSUMER_ROLLED_BACK)
         self.world.say(self.name, f"is rolled back: {given}")
         if self.rollbacks > ROLLBACKS_MAX:
             raise Violation(f"{self.name} was rolled back {self.rollbacks} times")
@@ -283,6 +306,15 @@ class SimConsumer:
         """The branch and seqno reached."""
         token = self.steering.courses.by_vbucket[vbucket].position.token
         return int(token.branch), int(token.seqno)
+
+
+def with_replicas(told: ClusterMap) -> ClusterMap:
+    """A map that names the first replica of each vbucket, where there is one, as its owner."""
+    rows = zip(told.copies, told.active, strict=True)
+    return replace(
+        told,
+        active=tuple(row[1] if len(row) > 1 and row[1] != NOBODY else owner for row, owner in rows),
+    )
 
 
 def address_of(node: SimNode) -> NodeAddress:

@@ -7,6 +7,8 @@ There are no threads, no real time and no other randomness.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
+from enum import Enum
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -17,6 +19,24 @@ START_SECONDS = 1_000.0
 EPOCH_NANOSECONDS = 1_700_000_000_000_000_000
 EVENTS_MAX = 60_000
 """Events of one run: a world that never rests is broken."""
+
+
+class Situation(Enum):
+    """Where bugs hide. A world that never comes there proves nothing about them."""
+
+    FAILOVER = "failovers"
+    MOVE = "moves that ended"
+    CRASH_IN_COMMIT = "crashes inside a commit"
+    LONG_SNAPSHOT = "snapshots of several items to a replica"
+    PROMOTED_INSIDE = "promotions inside a snapshot"
+    REPLICA_RESTARTED_INSIDE = "restarts of a replica inside a snapshot"
+    REPLICA_CUT_INSIDE = "connections of a replica lost inside a snapshot"
+    REPLICA_ASKED = "streams asked of a replica"
+    REPLICA_ASKED_INSIDE = "streams asked of a replica inside a snapshot"
+    REPLICA_ASKED_FILLING = "streams asked of a replica in its first disk snapshot"
+    CONSUMER_ROLLED_BACK = "rollbacks of a consumer"
+    CONSUMER_CUT_INSIDE = "connections of a consumer lost inside a snapshot"
+    CONSUMER_RESTARTED_INSIDE = "restarts of a consumer inside a snapshot"
 
 
 class Violation(AssertionError):
@@ -44,6 +64,7 @@ class World:
         self.now = START_SECONDS
         self.lines: list[str] = []
         self.events = 0
+        self.counts: Counter[Situation] = Counter()
         self.checks: list[Callable[[], None]] = []
         self._heap: list[tuple[float, int, Timer]] = []
         self._number = 0
@@ -58,6 +79,10 @@ class World:
     def say(self, who: str, what: str) -> None:
         """Write a line into the trace."""
         self.lines.append(f"{self.now - START_SECONDS:9.4f}  {who:<12} {what}")
+
+    def count(self, situation: Situation) -> None:
+        """Note that a rare situation came about."""
+        self.counts[situation] += 1
 
     def chance(self, share: float) -> bool:
         return self.random.random() < share

@@ -12,7 +12,8 @@ from headrace.wire.codec import decode, encode
 from headrace.wire.frame import HEADER_SIZE, body_lengths, cut
 from headrace.wire.message import Reply
 from headrace.wire.opcodes import MarkerFlag
-from tests.sim.world.core import Violation
+from tests.sim.world.core import Situation, Violation
+from tests.sim.world.node import is_inside
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,6 +66,7 @@ class SimLink:
         self.proxy = Proxy()
         self.is_lost = False
         self.is_open = False
+        self.is_streaming = False
         self.on_open: Callable[[], None] = lambda: None
         self.on_event: Callable[[ProxyEvent], None] = lambda _event: None
         self.on_lost: Callable[[str], None] = lambda _reason: None
@@ -99,6 +101,8 @@ class SimLink:
 
     def _check_acknowledged(self, event: ProxyEvent) -> None:
         """Who acknowledges a marker has applied everything it announced."""
+        if isinstance(event, MarkerSeen) and event.end_seqno > event.start_seqno:
+            self.consumer.world.count(Situation.LONG_SNAPSHOT)
         if isinstance(event, MarkerSeen) and event.flags & MarkerFlag.ACK:
             self._announced.setdefault(event.vbucket, deque()).append(event.end_seqno)
         elif isinstance(event, MarkerAcknowledged) and self._announced.get(event.vbucket):
@@ -118,6 +122,9 @@ class SimLink:
 
     def lose(self, reason: str) -> None:
         if not self.is_lost:
+            copies = [] if self.consumer.bucket is None else self.consumer.bucket.vbuckets
+            if any(is_inside(copy) for copy in copies):
+                self.consumer.world.count(Situation.REPLICA_CUT_INSIDE)
             self.close()
             self.on_lost(reason)
 

@@ -6,7 +6,6 @@ is lost. A manager that dies forgets everything but its journal and the map it k
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
@@ -17,14 +16,16 @@ from headrace.cluster.copies import Copy, read_copy
 from headrace.cluster.mover import TELLING, Event, Mover
 from headrace.cluster.operations import _promotion
 from headrace.cluster.planning import Move, active_move
-from headrace.cluster.proxy import StreamAdded, StreamEnded, StreamRefused
 from headrace.cluster.steps import Action, Ending, LinkLost, MoveEvent, TimedOut
 from headrace.wire import admin
 from headrace.wire.message import ErrorReply
-from headrace.wire.opcodes import Datatype, Status, VBucketState
-from tests.sim.world.core import Timer, Violation
+from headrace.wire.opcodes import Status, VBucketState
+from tests.sim.world.core import Situation, Timer, Violation
 from tests.sim.world.disk import Crashed
 from tests.sim.world.links import SimLink
+from tests.sim.world.node import is_inside
+from tests.sim.world.orders import deletion, set_vbucket
+from tests.sim.world.replication import Replication
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,7 +65,7 @@ class SimManager:
         self.life = 1
         self.runs: dict[int, Run] = {}
         self.links: dict[tuple[str, str], SimLink] = {}
-        self.replicating: dict[int, SimLink] = {}
+        self.replication = Replication(self)
         self.endings: list[tuple[Move, Ending, str]] = []
         self.failing: set[str] = set()
         """Nodes declared dead whose replicas are not all promoted yet."""
@@ -77,12 +78,12 @@ class SimManager:
         self.world.say("manager", "dies")
         self.is_alive = False
         self.life += 1
-        for link in (*self.links.values(), *self.replicating.values()):
+        for link in (*self.links.values(), *self.replication.links.values()):
             link.on_lost = lambda _reason: None
             link.on_open = lambda: None
             link.close()
         self.links.clear()
-        self.replicating.clear()
+        self.replication.links.clear()
         for run in self.runs.values():
             if run.timer is not None:
                 run.timer.cancel()
@@ -93,6 +94,11 @@ class SimManager:
         self.is_alive = True
         self.world.say("manager", f"starts; journal: {[str(one) for one in self.journal.values()]}")
         self.resume()
+
+    def revive(self) -> None:
+        """Come back, unless it is there."""
+        if not self.is_alive:
+            self.start()
 
     def resume(self) -> None:
         for vbucket, move in sorted(self.journal.items()):
@@ -112,7 +118,7 @@ class SimManager:
             return
         if self.failing:
             return  # a failover that has begun is finished first
-        self._stop_following(vbucket)
+        self.replication.stop(vbucket)
         self._run(active_move(vbucket, chain, target))
 
     def _run(self, move: Move) -> None:
@@ -167,6 +173,7 @@ class SimManager:
         if run.timer is not None:
             run.timer.cancel()
         assert ending is not None
+        self.world.count(Situation.MOVE)
         self.endings.append((move, ending, run.mover.text))
         self.world.say("manager", f"{move} ended: {ending.value} {run.mover.text}")
         if ending is Ending.CONFLICT:
@@ -270,10 +277,7 @@ class SimManager:
             return steps.Refused(node=action.node, text="it is active; it is not deleted")
         return self.order(
             action.node,
-            [
-                set_vbucket(vbucket, VBucketState.DEAD),
-                admin.DelVBucket(vbucket=vbucket, value=b"async=0"),
-            ],
+            deletion(vbucket),
             steps.CopyDropped(),
             f"drops vb {vbucket} of {action.node}",
         )
@@ -347,7 +351,7 @@ class SimManager:
         try:
             return node.ask(request)
         except Crashed:
-            node.crash("crashes in a commit")
+            node.crash_in_commit()
             return None
 
     def copy(self, name: str, vbucket: int) -> Copy | None:
@@ -397,53 +401,24 @@ class SimManager:
                 missing.append(name)
         return tuple(missing)
 
-    # -- replication -----------------------------------------------------------------------------
+    # -- failover --------------------------------------------------------------------------------
 
-    def replicate(self) -> None:
-        """Have every replica of the map follow its owner."""
-        if not self.is_alive:
-            return
-        for vbucket, chain in enumerate(self.chains.rows):
-            if vbucket in self.journal or vbucket in self.runs or len(chain) < 2:
-                continue
-            link = self.replicating.get(vbucket)
-            if link is not None and not link.is_lost:
-                continue
-            assert chain[0] is not None
-            assert chain[1] is not None
-            producer, consumer = self.scenario.nodes[chain[0]], self.scenario.nodes[chain[1]]
-            if self.reaches(producer) and self.reaches(consumer):
-                self._follow(vbucket, producer, consumer)
-
-    def _follow(self, vbucket: int, producer: SimNode, consumer: SimNode) -> None:
-        active = self.copy(producer.name, vbucket)
-        held = self.copy(consumer.name, vbucket)
-        if active is None or held is None or active.state is not VBucketState.ACTIVE:
-            return
-        if held.state is VBucketState.ACTIVE:
-            raise Violation(f"vb {vbucket} is active on {producer.name} and on {consumer.name}")
-        if held.state is not VBucketState.REPLICA:
-            self.ask(consumer.name, set_vbucket(vbucket, VBucketState.REPLICA))
-        if not (self.reaches(producer) and self.reaches(consumer)):
-            return
-        link = self.replicating[vbucket] = SimLink(
-            self.scenario.network, producer, consumer, f":{vbucket}"
+    def can_lose(self, name: str) -> bool:
+        """Whether a node that is up could be declared dead if it died now."""
+        rows = [(vbucket, row) for vbucket, row in enumerate(self.chains.rows) if name in row]
+        copies = (self._living_copies(vbucket, row, name) for vbucket, row in rows)
+        return (
+            self.is_alive
+            and not self.failing
+            and self.reaches(self.scenario.nodes[name])
+            and any(row[0] == name for _, row in rows)
+            and not any(name in (*move.before, *move.after) for move in self.moves())
+            and all(copies)
         )
 
-        def opened() -> None:
-            link.proxy.add_stream(vbucket, 0)
-            link.flush()
-
-        def heard(event: ProxyEvent) -> None:
-            if isinstance(event, StreamAdded):
-                self.world.say("manager", f"vb {vbucket}: {consumer.name} follows {producer.name}")
-            elif isinstance(event, StreamRefused | StreamEnded):
-                self.world.say("manager", f"vb {vbucket}: replication ends, {event}")
-                link.close()
-
-        link.on_open, link.on_event = opened, heard
-
-    # -- failover --------------------------------------------------------------------------------
+    def moves(self) -> list[Move]:
+        """What is under way or was left pending."""
+        return [*self.journal.values(), *(run.mover.move for run in self.runs.values())]
 
     def fail_over(self, dead: str) -> None:
         """Declare a node dead and promote the replicas of what it owned; may have to be repeated.
@@ -454,7 +429,9 @@ class SimManager:
         again = dead in self.failing
         if not self.is_alive or node.is_failed_over != again or (node.is_up and not again):
             return
-        if any(dead in (*move.before, *move.after) for move in self.journal.values()):
+        if self.failing - {dead}:
+            return  # a failover that has begun is finished first
+        if any(dead in (*move.before, *move.after) for move in self.moves()):
             return  # one manager at a time: its moves come first
         plan = [
             _promotion(vbucket, chain, dead, self._living_copies(vbucket, chain, dead), 0)
@@ -464,10 +441,11 @@ class SimManager:
         if any(one.after[0] is None for one in plan):
             return  # what only the dead node has is not given up
         self.world.say("manager", f"declares {dead} dead")
+        self.world.count(Situation.FAILOVER)
         node.is_failed_over = True
         self.failing.add(dead)
         for one in plan:
-            self._stop_following(one.vbucket)
+            self.replication.stop(one.vbucket)
             if one.owner_changes and not self._promote(one.vbucket, one.after):
                 return
         self.failing.discard(dead)
@@ -478,12 +456,11 @@ class SimManager:
         owner = chain[0]
         assert owner is not None
         self.scenario.truth[vbucket].failovers += 1
+        bucket = self.scenario.nodes[owner].bucket
+        copy = None if bucket is None else bucket.find(vbucket)
+        if copy is not None and is_inside(copy):
+            self.world.count(Situation.PROMOTED_INSIDE)
         return self.ask(owner, set_vbucket(vbucket, VBucketState.ACTIVE, chain)) is not None
-
-    def _stop_following(self, vbucket: int) -> None:
-        link = self.replicating.pop(vbucket, None)
-        if link is not None:
-            link.close()
 
     def _living_copies(self, vbucket: int, chain: Chain, dead: str) -> list[Copy]:
         found = [self.copy(name, vbucket) for name in chain if name is not None and name != dead]
@@ -502,25 +479,15 @@ class SimManager:
         for vbucket in [one.id for one in node.bucket.vbuckets]:
             if name in self.chains.rows[vbucket]:
                 raise Violation(f"{name} was declared dead and is in the chain of vb {vbucket}")
-            self.ask(name, set_vbucket(vbucket, VBucketState.DEAD))
-            self.ask(name, admin.DelVBucket(vbucket=vbucket, value=b"async=0"))
+            if any(self.ask(name, order) is None for order in deletion(vbucket)):
+                node.is_failed_over = True  # it still has what it must not serve: next time
+                return
         self.world.say("manager", f"takes {name} back")
         self.publish()
         for vbucket, chain in enumerate(self.chains.rows):
             if len(chain) == 1 and chain[0] != name and vbucket not in self.journal:
                 self.chains = self.chains.with_rows({vbucket: (chain[0], name)})
         self.publish()
-
-
-def set_vbucket(vbucket: int, state: VBucketState, chain: Chain = ()) -> admin.SetVBucket:
-    """The order, as the manager gives it."""
-    value = json.dumps({"topology": [list(chain)]}).encode() if chain else b""
-    return admin.SetVBucket(
-        vbucket=vbucket,
-        state=int(state),
-        value=value,
-        datatype=Datatype.JSON if value else Datatype.RAW,
-    )
 
 
 def place_of(node: SimNode) -> Place:

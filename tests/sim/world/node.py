@@ -20,8 +20,8 @@ from headrace.store import Bucket, BucketSettings
 from headrace.wire.codec import decode, encode
 from headrace.wire.dialect import Dialect
 from headrace.wire.frame import HEADER_SIZE, FrameBuffer, body_lengths, cut
-from headrace.wire.opcodes import Feature, VBucketState
-from tests.sim.world.core import EPOCH_NANOSECONDS, START_SECONDS, Timer, World
+from headrace.wire.opcodes import Feature, Opcode, VBucketState
+from tests.sim.world.core import EPOCH_NANOSECONDS, START_SECONDS, Situation, Timer, World
 from tests.sim.world.disk import Crashed, SimulatedDisk, no_tables
 
 if TYPE_CHECKING:
@@ -42,11 +42,14 @@ SETTINGS = {
     "segment_bytes": 64 << 10,
     "journal_bytes_max": 64 << 10,
     "block_bytes": 4096,
-    "checkpoint_items_max": 4,
     "rewind_seqnos": 8,
     "purge_age_seconds": 0,
 }
+CHECKPOINT_ITEMS = (4, 16)
+"""Where checkpoints are long, a snapshot leaves out more than it sends."""
 SLICES = (120, 400, 4096)
+BUSY_THREADS = 0.2
+"""Share of work for a thread that waits long for one: what it was meant for may be over then."""
 _REQUEST = 0x80
 
 
@@ -119,7 +122,15 @@ class ServerEnd:
         return self.world.at(seconds, run)
 
     def off_loop(self, function: Callable[[], object], then: Callable[[object], None]) -> None:
-        self._later(self.world.delay(), lambda: then(function()))
+        def work() -> None:
+            try:
+                result = function()
+            except Exception as error:  # noqa: BLE001 - handed to whoever asked, as a node does
+                result = error
+            self._later(self.world.delay(), lambda: then(result))
+
+        is_busy = self.world.chance(BUSY_THREADS)
+        self._later(self.world.delay(0.05, 0.6) if is_busy else self.world.delay(), work)
 
     def wake(self) -> None:
         if not self._pumping and not self.is_closed:
@@ -154,6 +165,7 @@ class ServerEnd:
                 break
             frame = cut(view, 0, parts)
             del self._held[:size]
+            self._note(frame)
             outcome = self.session.receive(frame)
             self.node.observe()
             if isinstance(outcome, Later):
@@ -166,6 +178,19 @@ class ServerEnd:
         elif self.session.stream_end is not None:
             self.wake()
 
+    def _note(self, frame: Frame) -> None:
+        """Count the stream requests that do not go to a vbucket's owner."""
+        if frame.opcode != Opcode.STREAM_REQ or frame.is_reply or self.node.bucket is None:
+            return
+        copy = self.node.bucket.find(frame.vbucket)
+        if copy is None or copy.state is not VBucketState.REPLICA:
+            return
+        self.world.count(Situation.REPLICA_ASKED)
+        if copy.initial_disk_snapshot:
+            self.world.count(Situation.REPLICA_ASKED_FILLING)
+        elif is_inside(copy):
+            self.world.count(Situation.REPLICA_ASKED_INSIDE)
+
     def _answered(self, frame: Frame, answer: Answer) -> None:
         self._waiting = None
         if not self.is_closed:
@@ -176,6 +201,9 @@ class ServerEnd:
         self._pumping = False
         stream_end = self.session.stream_end
         if stream_end is None or self.is_closed:
+            return
+        if not self.end_.has_room:
+            self.end_.when_room(self.wake)
             return
         now = self.session.monotonic
         self.send(stream_end.tick(now))
@@ -196,9 +224,13 @@ class ServerEnd:
 class SimNode:
     """One node: up or down, with its disk."""
 
-    def __init__(self, world: World, truth: Truth, name: str, port: int, vbuckets: int) -> None:
+    def __init__(
+        self, world: World, truth: Truth, name: str, port: int, *, checkpoint_items: int
+    ) -> None:
         self.world, self.truth, self.name, self.port = world, truth, name, port
-        self.settings = BucketSettings(vbuckets=vbuckets, **SETTINGS)
+        self.settings = BucketSettings(
+            vbuckets=len(truth.vbuckets), checkpoint_items_max=checkpoint_items, **SETTINGS
+        )
         self.tables = no_tables()
         self.process: Node | None = None
         self.bucket: Bucket | None = None
@@ -211,6 +243,8 @@ class SimNode:
         self.clock_skew = 0
         self._seen: dict[int, int] = {}
         """Vbucket -> high seqno when it was last looked at."""
+        self._looked: dict[int, tuple[object, ...]] = {}
+        """Vbucket -> what it was then: most frames change nothing."""
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -242,8 +276,12 @@ class SimNode:
         self.host.sync_writes.call_soon = self._soon
         self.process = process
         self._seen.clear()
+        self._looked.clear()
         how = "after a crash" if self.bucket.was_unclean else ""
         self.world.say(self.name, f"starts {how}")
+        for vbucket in self.bucket.vbuckets:
+            if is_inside(vbucket):
+                self.world.count(Situation.REPLICA_RESTARTED_INSIDE)
         self.observe()
         self._keep_time(self.life)
 
@@ -281,6 +319,10 @@ class SimNode:
         self.bucket.abandon()
         self.bucket = self.host = None
 
+    def crash_in_commit(self) -> None:
+        self.world.count(Situation.CRASH_IN_COMMIT)
+        self.crash("crashes in a commit")
+
     def stop(self) -> None:
         """Stop cleanly."""
         if not self.is_up:
@@ -305,7 +347,7 @@ class SimNode:
         try:
             function()
         except Crashed:
-            self.crash("crashes in a commit")
+            self.crash_in_commit()
             return
         self.observe()
 
@@ -372,27 +414,47 @@ class SimNode:
         if self.bucket is None:
             return
         for vbucket in self.bucket.vbuckets:
-            high = vbucket.high_seqno
+            high, state = vbucket.high_seqno, vbucket.state
+            looked = (state, high, vbucket.persisted_seqno, vbucket.failover_log)
+            if self._looked.get(vbucket.id) == looked:
+                continue
+            self._looked[vbucket.id] = looked
             seen = min(self._seen.get(vbucket.id, high), high)
             self._seen[vbucket.id] = high
-            if vbucket.state is not VBucketState.ACTIVE:
+            if state is not VBucketState.ACTIVE:
                 continue
             truth = self.truth[vbucket.id]
             branch = int(vbucket.failover_log.newest.uuid)
+            if branch not in truth.logs:
+                self._promoted(truth, vbucket, seen)
             truth.learn(vbucket.failover_log)
             if high > seen:
-                self._accepted(truth, vbucket, branch, seen)
+                self._accepted(truth, vbucket, branch, seen, high)
             persisted = vbucket.persisted_seqno
             truth.persisted.update(
                 (branch, seqno) for seqno in truth.changes.get(branch, ()) if seqno <= persisted
             )
 
+    @classmethod
+    def _promoted(cls, truth: VBucketTruth, vbucket: VBucket, seen: int) -> None:
+        """A new branch begins at the end of a whole snapshot; what is held above it is its own.
+
+        Such a copy may have died before anybody saw it: then there are two branches to learn of.
+        """
+        end = seen
+        for entry in vbucket.failover_log:
+            if int(entry.uuid) in truth.logs or end == 0:
+                break
+            cls._accepted(truth, vbucket, int(entry.uuid), int(entry.seqno), end)
+            end = int(entry.seqno)
+
     @staticmethod
-    def _accepted(truth: VBucketTruth, vbucket: VBucket, branch: int, seen: int) -> None:
+    def _accepted(truth: VBucketTruth, vbucket: VBucket, branch: int, after: int, end: int) -> None:
+        """An owner's changes above ``after``, up to ``end``."""
         news = []
         for key in keys_of(vbucket.id):
             item = vbucket.get(b"\0" + key)
-            if item is not None and item.seqno > seen:
+            if item is not None and after < item.seqno <= end:
                 news.append((item.seqno, key, None if item.deleted else bytes(item.value)))
         for seqno, key, value in sorted(news):
             truth.accept(branch, seqno, key, value)
@@ -407,6 +469,12 @@ class SimNode:
             if item is not None and not item.deleted:
                 found[key] = bytes(item.value)
         return found
+
+
+def is_inside(vbucket: VBucket) -> bool:
+    """Whether a copy holds items of a snapshot that is not whole."""
+    told, high = vbucket.received, vbucket.high_seqno
+    return told is not None and told.complete_before < high < told.end
 
 
 class _Nothing:

@@ -13,7 +13,10 @@ from tests.sim.world.core import Violation
 from tests.sim.world.scenario import Scenario
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Iterable, Iterator
+
+    from tests.sim.world.core import Situation
 
 CHUNK = 20
 """Seeds handed to a process at a time."""
@@ -27,6 +30,8 @@ class Outcome:
     events: int
     failure: str
     trace: tuple[str, ...]
+    counts: Counter[Situation]
+    """How often the situations came about that bugs hide in."""
 
 
 def run_seed(seed: int, *, whole: bool = False) -> Outcome:
@@ -46,7 +51,8 @@ def run_seed(seed: int, *, whole: bool = False) -> Outcome:
         failure = f"{type(error).__name__}: {error} ({where.name}, line {where.lineno})"
         scenario.world.lines += traceback.format_exc().splitlines()
     world = scenario.world
-    return Outcome(seed, world.events, failure, tuple(world.lines) if whole else ())
+    trace = tuple(world.lines) if whole else ()
+    return Outcome(seed, world.events, failure, trace, world.counts)
 
 
 def outcomes(seeds: Iterable[int], workers: int, bug: str) -> Iterator[Outcome]:

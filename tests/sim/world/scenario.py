@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 from headrace.cluster.chains import Chains
 from headrace.cluster.steps import Ending
 from headrace.wire.opcodes import VBucketState
+from tests.sim.world.acts import Acts
 from tests.sim.world.consumer import SimConsumer
 from tests.sim.world.core import START_SECONDS, Violation, World
 from tests.sim.world.manager import SimManager, place_of
 from tests.sim.world.network import Network
-from tests.sim.world.node import SimNode
+from tests.sim.world.node import CHECKPOINT_ITEMS, SimNode
 from tests.sim.world.truth import Truth
 from tests.sim.world.writer import SimWriter
 
@@ -37,15 +38,16 @@ class Scenario:
         self.network = Network(self.world)
         random = self.world.random
         names = NAMES[: random.choice((2, 2, 3))]
+        items = random.choice(CHECKPOINT_ITEMS)
         self.nodes = {
-            name: SimNode(self.world, self.truth, name, 1001 + place, VBUCKETS)
+            name: SimNode(self.world, self.truth, name, 1001 + place, checkpoint_items=items)
             for place, name in enumerate(names)
         }
         self.is_harming = True
-        self._harm_share = random.choice((0.3, 1.0, 2.0))
         self._begin()
         self.writers = [SimWriter(self, f"writer{number}") for number in range(2)]
         self.consumers = [SimConsumer(self, f"reader{number}") for number in range(2)]
+        self.acts = Acts(self, harm=random.choice((0.3, 1.0, 2.0)))
         self.world.checks.append(self.check_owners)
 
     def _begin(self) -> None:
@@ -54,7 +56,7 @@ class Scenario:
         for vbucket in range(VBUCKETS):
             owner = names[vbucket % len(names)]
             others = [name for name in names if name != owner]
-            chain = (owner, random.choice(others)) if random.random() < 0.7 else (owner,)
+            chain = (owner, random.choice(others)) if random.random() < 0.85 else (owner,)
             rows.append(chain)
         for node in self.nodes.values():
             node.start()
@@ -83,8 +85,9 @@ class Scenario:
             consumer.start()
         end = START_SECONDS + LIFE_SECONDS
         self._repeat(self._write, (0.005, 0.02, 0.08), end)
-        self._repeat(self._live, (0.05, 0.15), end)
-        self._repeat(self.manager.replicate, (0.1, 0.3), end + PEACE_ROUNDS * PEACE_SECONDS)
+        self._repeat(self.acts.one, (0.05, 0.15), end)
+        replicate = self.manager.replication.keep_up
+        self._repeat(replicate, (0.1, 0.3), end + PEACE_ROUNDS * PEACE_SECONDS)
         world.run_until(end)
         self.is_harming = False
         world.say("world", "peace")
@@ -107,129 +110,11 @@ class Scenario:
     def _write(self) -> None:
         self.world.random.choice(self.writers).write()
 
-    def _live(self) -> None:
-        """Do one thing that happens in a cluster's life."""
-        acts: list[tuple[float, Callable[[], None]]] = [
-            (2.0, self._move),
-            (1.0, self._upkeep),
-            (0.5, self._close_checkpoint),
-            (1.0 * self._harm_share, self._break_connection),
-            (0.5 * self._harm_share, self._pause_connection),
-            (0.8 * self._harm_share, self._crash_node),
-            (0.3 * self._harm_share, self._crash_in_commit),
-            (0.3, self._restart_node),
-            (2.0, self._bring_back),
-            (0.6 * self._harm_share, self._fail_over),
-            (0.8 * self._harm_share, self._kill_consumer),
-            (0.5 * self._harm_share, self._kill_manager),
-            (0.2, self._step_clock),
-            (0.3, self._persistence),
-        ]
-        chosen = self.world.random.choices(acts, weights=[weight for weight, _ in acts])[0]
-        chosen[1]()
-
-    def _some_node(self, *, up: bool = True) -> SimNode | None:
-        found = [node for node in self.nodes.values() if node.is_up == up]
-        return self.world.random.choice(found) if found else None
-
-    def _move(self) -> None:
-        vbucket = self.world.random.randrange(VBUCKETS)
-        self.manager.move(vbucket, self.world.random.choice(list(self.nodes)))
-
-    def _upkeep(self) -> None:
-        node = self._some_node()
-        if node is not None and node.bucket is not None:
-            bucket = node.bucket
-            purge = self.world.chance(0.5)
-            self.world.say(node.name, "compacts" + (" and purges" if purge else ""))
-
-            def work() -> None:
-                bucket.compact(drop_deletes=purge, purge_before=0)
-
-            node.guarded(work)
-
-    def _close_checkpoint(self) -> None:
-        node = self._some_node()
-        if node is not None and node.bucket is not None:
-            for vbucket in node.bucket.vbuckets:
-                if vbucket.state is VBucketState.ACTIVE:
-                    vbucket.close_checkpoint()
-
-    def _break_connection(self) -> None:
-        found = self.network.open_connections()
-        if found:
-            one = self.world.random.choice(found)
-            self.world.say("network", f"{one.name} breaks")
-            one.break_off("the network broke it")
-
-    def _pause_connection(self) -> None:
-        found = self.network.open_connections()
-        if found:
-            self.world.random.choice(found).pause(self.world.random.uniform(0.05, 1.0))
-
-    def _crash_node(self) -> None:
-        node = self._some_node()
-        if node is not None:
-            node.crash()
-
-    def _crash_in_commit(self) -> None:
-        node = self._some_node()
-        if node is not None:
-            node.dies_at_commit = self.world.random.choice(("before", "after"))
-
-    def _restart_node(self) -> None:
-        node = self._some_node()
-        if node is not None:
-            node.stop()
-
-    def _bring_back(self) -> None:
-        node = self._some_node(up=False)
-        if node is not None:
-            node.start()
-            if node.is_failed_over:
-                self.manager.recover(node.name)
-
-    def _fail_over(self) -> None:
-        node = self._some_node(up=False)
-        if node is not None:
-            self.manager.fail_over(node.name)
-
-    def _kill_consumer(self) -> None:
-        consumer = self.world.random.choice(self.consumers)
-        consumer.die()
-        self.world.at(self.world.delay(0.01, 0.5), lambda: self._revive(consumer))
-
-    def _revive(self, consumer: SimConsumer) -> None:
-        if not consumer.is_alive:
-            consumer.start()
-
-    def _kill_manager(self) -> None:
-        if self.manager.is_alive:
-            self.manager.die()
-            self.world.at(self.world.delay(0.05, 1.0), self._revive_manager)
-
-    def _revive_manager(self) -> None:
-        if not self.manager.is_alive:
-            self.manager.start()
-
-    def _step_clock(self) -> None:
-        node = self._some_node()
-        if node is not None:
-            node.clock_skew += self.world.random.choice((-5_000_000_000, 5_000_000_000))
-
-    def _persistence(self) -> None:
-        node = self._some_node()
-        if node is not None and node.bucket is not None:
-            if node.bucket.persistence:
-                node.bucket.stop_persistence()
-            else:
-                node.bucket.start_persistence()
-
     # -- peace -----------------------------------------------------------------------------------
 
     def _heal(self) -> None:
-        if not self.manager.is_alive:
-            self.manager.start()
+        self.network.heal()
+        self.manager.revive()
         for node in self.nodes.values():
             if not node.is_up:
                 node.start()
@@ -241,11 +126,13 @@ class Scenario:
         self.manager.resume()
         self.manager.publish()
         for consumer in self.consumers:
-            self._revive(consumer)
+            consumer.revive()
 
     def _is_quiet(self) -> bool:
         """Whether nothing is left to do: then everything must agree."""
         if self.manager.journal or self.manager.runs:
+            return False
+        if not all(node.is_up and not node.is_failed_over for node in self.nodes.values()):
             return False
         for vbucket in range(VBUCKETS):
             owners = self._owners(vbucket)
@@ -254,9 +141,11 @@ class Scenario:
             assert owners[0].bucket is not None
             active = owners[0].bucket.vbucket(vbucket)
             wanted = (int(active.failover_log.newest.uuid), active.high_seqno)
-            reached = [consumer.position(vbucket) for consumer in self.consumers]
+            if not all(self._is_at(one, vbucket, wanted) for one in self.consumers):
+                return False
+            reached = []
             for name in self.manager.chains.rows[vbucket][1:]:
-                copy = self._copy(name, vbucket)
+                copy = self.copy(name, vbucket)
                 if copy is None:
                     return False
                 reached.append((int(copy.failover_log.newest.uuid), copy.high_seqno))
@@ -264,7 +153,17 @@ class Scenario:
                 return False
         return True
 
-    def _copy(self, name: str | None, vbucket: int) -> VBucket | None:
+    def _is_at(self, consumer: SimConsumer, vbucket: int, wanted: tuple[int, int]) -> bool:
+        """Whether a consumer has everything: a replica's reader hears of a branch with its items.
+
+        A branch without an item changes nothing, and the end of the one before it is its beginning.
+        """
+        branch, seqno = consumer.position(vbucket)
+        belongs = self.truth[vbucket].branch_of(wanted[0], seqno) == branch
+        return _agree((wanted[0] if belongs else branch, seqno), wanted)
+
+    def copy(self, name: str | None, vbucket: int) -> VBucket | None:
+        """A node's copy of a vbucket, as it is; None: the node is down or has none."""
         bucket = None if name is None else self.nodes[name].bucket
         return None if bucket is None else bucket.find(vbucket)
 
@@ -304,7 +203,7 @@ class Scenario:
         truth, manager = self.truth[vbucket], self.manager
         owners = self._owners(vbucket)
         if len(owners) != 1:
-            copies = {name: self._copy(name, vbucket) for name in self.nodes}
+            copies = {name: self.copy(name, vbucket) for name in self.nodes}
             states = {name: copy and copy.state.name for name, copy in copies.items()}
             raise Violation(f"vbucket {vbucket} has {len(owners)} owners in peace: {states}")
         (owner,) = owners
@@ -320,7 +219,7 @@ class Scenario:
         truth.check_kept(branch, high)
         for consumer in self.consumers:
             reached = consumer.position(vbucket)
-            if not _agree(reached, (branch, high)):
+            if not self._is_at(consumer, vbucket, (branch, high)):
                 raise Violation(
                     f"{consumer.name} stands at seqno {reached[1]} of branch {reached[0]:x} of "
                     f"vbucket {vbucket}, the owner {owner.name} at {high} of {branch:x}"

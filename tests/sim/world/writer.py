@@ -1,4 +1,4 @@
-"""A writer of the simulation: documents to whoever owns their vbucket, one request at a time.
+"""A writer of the simulation: documents to whoever owns their vbucket, singly or in bursts.
 
 It knows nothing of moves: it follows the map it is given with a refusal, and asks again.
 """
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 DELETES = 0.25
 PATIENCE_SECONDS = 2.0
+BURST_MAX = 12
 
 
 class SimWriter:
@@ -40,7 +41,14 @@ class SimWriter:
 
     def write(self) -> None:
         """Begin one write, unless one is under way at its node."""
-        vbucket = self.world.random.randrange(self.scenario.vbuckets)
+        self._send(self.world.random.randrange(self.scenario.vbuckets), under_way_max=1)
+
+    def burst(self, vbucket: int) -> None:
+        """Begin several at once: the same keys come again before anybody was sent the first."""
+        for _ in range(self.world.random.randint(2, BURST_MAX)):
+            self._send(vbucket, under_way_max=BURST_MAX)
+
+    def _send(self, vbucket: int, under_way_max: int) -> None:
         key = self.world.random.choice(keys_of(vbucket))
         self._version += 1
         request: Request
@@ -56,7 +64,7 @@ class SimWriter:
         link = self._links.get(node.port)
         if link is None or not link.end.is_open:
             link = self._links[node.port] = WriterLink(self, node)
-        link.send(request)
+        link.send(request, under_way_max)
 
     def _owner(self, vbucket: int) -> SimNode | None:
         if self.map is None:
@@ -92,16 +100,19 @@ class WriterLink:
         self.end: End = connection.ends[0]
         self.end.owner = self
         self._frames = FrameBuffer()
-        self._sent_at: float | None = None
+        self._under_way = 0
+        self._sent_at = 0.0
 
-    def send(self, request: Request) -> None:
+    def send(self, request: Request, under_way_max: int) -> None:
         now = self.writer.world.now
-        if self._sent_at is not None:
-            if now - self._sent_at > PATIENCE_SECONDS:
-                self.end.close()
-                self.writer.map = None
+        if self._under_way and now - self._sent_at > PATIENCE_SECONDS:
+            self.end.close()
+            self.writer.map = None
+        if self._under_way >= under_way_max:
             return
-        self._sent_at = now
+        if not self._under_way:
+            self._sent_at = now
+        self._under_way += 1
         self.writer.written += 1
         self.end.send(encode(request, Dialect.DCP_7))
 
@@ -109,7 +120,7 @@ class WriterLink:
         self._frames.feed(data)
         for frame in self._frames:
             if frame.is_reply:
-                self._sent_at = None
+                self._under_way -= 1
                 self.writer.answered(self.node, decode(frame, Dialect.DCP_7))
 
     def on_lost(self, reason: str) -> None:
