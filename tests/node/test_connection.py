@@ -434,3 +434,34 @@ def test_peers_that_do_not_read_get_small_slices_once_they_hold_their_share(
             mutations += client.receive_frame().opcode == Opcode.MUTATION
             held = bucket.hold_outside(0) - share - 1
             assert held <= limits.OUTPUT_HIGH + limits.PULL_SLICE_TIGHT + 2**20
+
+
+def test_a_slice_is_a_small_part_of_a_small_quota(tmp_path: Path) -> None:
+    settings = BucketSettings(vbuckets=1, memory_quota=32 * limits.MIB)
+    config = NodeConfig(data=tmp_path / "data", buckets=(BucketConfig(settings=settings),))
+    size = 256 * limits.KIB
+    with running(config) as node, Client(node.port) as client:
+        for number in range(DOCUMENTS * 2):
+            client.set(b"k%d" % number, bytes(size))
+    with running(config) as node:
+        host = node.node.default_host()
+        assert host is not None
+        with begin_backfill(node), Client(node.port) as other:
+            while not host.bucket.hold_outside(0):
+                other.ask(admin.KvNoop(), admin.KvNoopReply)
+            part = settings.memory_quota // limits.SLICE_SHARE
+            assert host.bucket.hold_outside(0) <= limits.OUTPUT_HIGH + 2 * (part + size)
+
+
+def test_the_first_streams_send_before_the_last_is_asked_for() -> None:
+    """A thousand stream requests come at once: their answers are not all made before any data."""
+    vbuckets = 4 * limits.STREAM_REQUESTS_PER_TURN
+    bucket = BucketConfig(settings=BucketSettings(vbuckets=vbuckets))
+    with running(NodeConfig(buckets=(bucket,))) as node, Client(node.port) as client:
+        host = node.node.default_host()
+        assert host is not None
+        node.call(lambda: host.bucket.vbucket(0).store(b"\0key", b"value"))
+        client.send_bytes(reader_bytes("many", vbuckets=vbuckets))
+        order = [client.receive_frame().opcode for _ in range(vbuckets + 3)]
+    assert order.count(Opcode.STREAM_REQ) == vbuckets
+    assert order.index(Opcode.MUTATION) < vbuckets

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.errors import StoreFull
+from headrace.errors import StoreError, StoreFull
 from headrace.node.replica import HELD_BYTES_MAX, OPCODES, RETRY_SECONDS
 from headrace.node.replica_context import ReplicaSettings
 from headrace.node.replica_stream import State
@@ -206,6 +206,24 @@ def test_a_rollback_inside_a_received_snapshot_goes_to_its_beginning() -> None:
     assert [one.start_seqno for one in requests] == [5, 1], "at 3 this copy was never whole"
     again.settle()
     assert copy_of(again).get(b"\0b") is not None
+
+
+def test_a_copy_that_is_promoted_before_its_rollback_keeps_what_it_has() -> None:
+    active, replica = make_host(), replica_host()
+    pair = standing(active=active, replica=replica)
+    put(active.bucket.vbucket(0), "b")
+    pair.settle()
+    pair.close()
+    active.bucket.vbucket(0).failover(1)
+    waiting: list[Callable[[], object]] = []
+    settings = ReplicaSettings(off_loop=lambda work, _: waiting.append(work))
+    again = pair_of(active, replica, settings=settings)
+    again.add(0)
+    replica.set_state(0, VBucketState.ACTIVE)
+    (work,) = waiting
+    with pytest.raises(StoreError, match="only a replica rolls back"):
+        work()
+    assert copy_of(again).high_seqno == 2
 
 
 def test_a_rollback_that_fails_refuses_add_stream() -> None:

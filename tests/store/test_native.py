@@ -11,6 +11,7 @@ from headrace.store.native import (
     address_of,
     bytes_at,
     copy_bytes,
+    fetch_line,
     hash_bytes,
     kernel,
     load8,
@@ -44,6 +45,19 @@ def store_all(address: int, value: int) -> None:
 def copy(target: int, source: int, size: int) -> None:
     """A copy."""
     copy_bytes(target, source, size)
+
+
+@kernel
+def fetch(address: int) -> None:
+    """A line asked for."""
+    fetch_line(address)
+
+
+def test_a_line_may_be_asked_for_at_any_address() -> None:
+    data = bytes_at(bytes(range(200)))
+    for address in (address_of(data), address_of(data) + 63, 0, -1, 2**62):
+        fetch(address)
+    assert bytes(data) == bytes(range(200))
 
 
 def test_numbers_are_big_endian_at_any_alignment() -> None:

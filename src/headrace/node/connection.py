@@ -96,6 +96,7 @@ class Connection(asyncio.BufferedProtocol):
         self._turn_scheduled = False
         self._pump_scheduled = False
         self._tick: asyncio.TimerHandle | None = None
+        self._tick_at = 0.0
         self._output_counted: tuple[Bucket, int] | None = None
         """What waits for this peer, and the bucket whose quota it counts in."""
         self._received_at = 0.0
@@ -136,11 +137,13 @@ class Connection(asyncio.BufferedProtocol):
         self._received_at = self._loop.time()
         self._node.counters.bytes_received += nbytes
         chunk = self._node.receive_buffer[:nbytes]
+        if self._held and not self._blocked():
+            chunk = chunk[self._complete_held(chunk) :]
         if self._held or self._blocked():
             self._held += chunk
             self._turn()
             return
-        used = self._answer_requests(chunk, nbytes)
+        used = self._answer_requests(chunk, len(chunk))
         if not self._closed:
             self._held += chunk[used:]
             self._after_turn()
@@ -277,13 +280,32 @@ class Connection(asyncio.BufferedProtocol):
         assert self._transport is not None
         return self._transport.get_write_buffer_size() > limits.OUTPUT_HELD_MAX
 
+    def _complete_held(self, chunk: memoryview) -> int:
+        """Answer the half frame that is held, with the bytes it lacks; how many those are.
+
+        So that what follows is answered where it was received, and not copied behind it first.
+        """
+        held = len(self._held)
+        head = bytes(self._held[:HEADER_SIZE]) + bytes(chunk[: max(0, HEADER_SIZE - held)])
+        if len(head) < HEADER_SIZE:
+            return 0
+        lacking = HEADER_SIZE + int.from_bytes(head[8:12], "big") - held
+        if not 0 < lacking <= len(chunk):
+            return 0
+        self._held += chunk[:lacking]
+        self._answer_held()
+        return lacking
+
+    def _answer_held(self) -> None:
+        with memoryview(self._held) as view:
+            used = self._answer_requests(view, len(view))
+        if used:
+            del self._held[:used]
+
     def _turn(self) -> None:
         """Answer what is held, as far as it may be answered now."""
         if self._held and not self._blocked():
-            with memoryview(self._held) as view:
-                used = self._answer_requests(view, len(view))
-            if used:
-                del self._held[:used]
+            self._answer_held()
         self._after_turn()
 
     def _after_turn(self) -> None:
@@ -320,6 +342,8 @@ class Connection(asyncio.BufferedProtocol):
             at += size
             budget -= 1
             self._take(frame)
+            if self._pump_scheduled and self.session.producer is not None:
+                budget = min(budget, limits.STREAM_REQUESTS_PER_TURN)
         return at
 
     def _serve_run(self, data: memoryview, at: int, end: int) -> int:
@@ -457,12 +481,11 @@ class Connection(asyncio.BufferedProtocol):
         if producer is None or self._closed or self._transport is None:
             return
         now = self.session.monotonic
-        tight = self._is_tight()
-        budget = limits.PULL_SLICE_TIGHT if tight else limits.PULL_SLICE
+        budget = self._slice_bytes()
         try:
             data = producer.tick(now)
             parts = [] if self._write_paused else producer.pull_parts(budget, now)
-            ahead = producer.look_ahead() if parts and not tight else None
+            ahead = producer.look_ahead(budget) if parts else None
         except Exception:  # noqa: BLE001 - a bug in one producer must not take the node down
             LOGGER.exception(
                 "producer_failed", extra={"facts": {"connection": self.session.number}}
@@ -480,7 +503,7 @@ class Connection(asyncio.BufferedProtocol):
                     break
                 self._transport.write(part)
             if self._write_paused:
-                read_ahead = 0 if ahead is None else limits.PULL_SLICE
+                read_ahead = 0 if ahead is None else budget
                 self._count_output(self._transport.get_write_buffer_size() + read_ahead)
             if producer.has_more:
                 self._schedule_pump()
@@ -500,17 +523,28 @@ class Connection(asyncio.BufferedProtocol):
             self._output_counted = host.bucket, size
             host.bucket.hold_outside(size)
 
-    def _is_tight(self) -> bool:
-        """Whether peers that do not read hold their share of the bucket's quota."""
+    def _slice_bytes(self) -> int:
+        """Bytes of stream data to send now: little once peers that do not read hold their share."""
         host = self.session.selected
         if host is None:
-            return False
+            return limits.PULL_SLICE
         bucket = host.bucket
-        return bucket.hold_outside(0) * limits.OUTPUT_SHARE > bucket.settings.memory_quota
+        quota = bucket.settings.memory_quota
+        if bucket.hold_outside(0) * limits.OUTPUT_SHARE > quota:
+            return limits.PULL_SLICE_TIGHT
+        return min(limits.PULL_SLICE, quota // limits.SLICE_SHARE)
 
     def _schedule_tick(self, at: float | None, now: float) -> None:
+        """Look again at that time, or sooner: a look too many finds nothing due."""
         if self._tick is not None:
+            if at is not None and self._tick_at <= at:
+                return  # with every slice the time moves on; a timer need not move with it
             self._tick.cancel()
             self._tick = None
         if at is not None:
-            self._tick = self._loop.call_later(max(0.0, at - now), self._schedule_pump)
+            self._tick_at = at
+            self._tick = self._loop.call_later(max(0.0, at - now), self._ticked)
+
+    def _ticked(self) -> None:
+        self._tick = None
+        self._schedule_pump()

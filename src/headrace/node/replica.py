@@ -317,7 +317,7 @@ class Replica:
                 self._send(stream.request())
             self.session.wake()
 
-        self.settings.off_loop(lambda: vbucket.rollback(to), gone_back)
+        self.settings.off_loop(lambda: vbucket.rollback(to, as_replica=True), gone_back)
 
     def _error(self, message: ErrorReply, now: float) -> None:
         if message.opcode != Opcode.STREAM_REQ:
@@ -474,7 +474,7 @@ class Replica:
         """Whether another `pull` may find something."""
         return bool(self._persisted or self._output)
 
-    def look_ahead(self) -> None:
+    def look_ahead(self, budget_bytes: int) -> None:
         """Nothing is prepared before it is pulled."""
 
     def tick(self, now: float) -> bytes:

@@ -179,7 +179,15 @@ def index_version(
 
 
 @kernel
-def accept(
+def frame_hash(state: Words, address: int) -> int:
+    """The hash of the key of the data frame at an address."""
+    key = address + at.HEADER + load8(address + at.EXTRAS_SIZE_AT)
+    key_size = load16(address + at.KEY_SIZE_AT)
+    return key_hash(state, load16(address + at.VBUCKET_AT), key, key_size)
+
+
+@kernel
+def accept_version(
     slots: Words,
     entries: Words,
     items: Words,
@@ -192,30 +200,13 @@ def accept(
     cas: int,
     rev: int,
     now: int,
+    found: int,
 ) -> tuple[int, int, int, int]:
-    """Accept the frame at ``address``: (its ordinal, seqno, CAS, rev).
-
-    seqno, cas and rev of 0 are chosen here. ``now`` is unix nanoseconds. The ordinal is
-    SEQNO_NOT_RISING, and nothing has changed, for a given seqno that is not above the high seqno.
-    """
+    """`accept` for a frame with a key whose hash is ``found`` and whose seqno is set and rises."""
     vbucket = load16(address + at.VBUCKET_AT)
     opcode = load8(address + at.OPCODE_AT)
-    high = vbuckets[vbucket, at.V_HIGH]
-    if seqno == 0:
-        seqno = high + 1
-    elif seqno <= high:
-        return SEQNO_NOT_RISING, high, 0, 0
-    store64(address + seqno_at(opcode), seqno)
     info = opcode | ((load32(address + at.BODY_SIZE_AT) + at.HEADER) << at.INFO_SIZE_SHIFT)
     seconds = now // 1_000_000_000
-    if opcode not in (MUTATION, DELETION, EXPIRATION, PREPARE):
-        return (
-            link_item(vbuckets, items, state, vbucket, seqno, position, info, seconds),
-            seqno,
-            0,
-            0,
-        )
-
     if cas == 0:
         cas = next_cas(vbuckets[vbucket, at.V_MAX_CAS], now)
     store64(address + at.CAS_AT, cas)
@@ -224,7 +215,6 @@ def accept(
     extras = load8(address + at.EXTRAS_SIZE_AT)
     key_size = load16(address + at.KEY_SIZE_AT)
     key = address + at.HEADER + extras
-    found = key_hash(state, vbucket, key, key_size)
     row = find_key(slots, entries, state, vbucket, key, key_size, found)
     if rev == 0:
         rev = 1 + (entries[row, at.E_REV] if row >= 0 else vbuckets[vbucket, at.V_DELETED_REV])
@@ -252,3 +242,54 @@ def accept(
     ordinal = link_item(vbuckets, items, state, vbucket, seqno, position, info, seconds)
     index_version(slots, entries, vbuckets, state, vbucket, address, row, found, ordinal)
     return ordinal, seqno, cas, rev
+
+
+@kernel
+def accept(
+    slots: Words,
+    entries: Words,
+    items: Words,
+    vbuckets: Words,
+    marks: Words,
+    state: Words,
+    address: int,
+    position: int,
+    seqno: int,
+    cas: int,
+    rev: int,
+    now: int,
+) -> tuple[int, int, int, int]:
+    """Accept the frame at ``address``: (its ordinal, seqno, CAS, rev).
+
+    seqno, cas and rev of 0 are chosen here. ``now`` is unix nanoseconds. The ordinal is
+    SEQNO_NOT_RISING, and nothing has changed, for a given seqno that is not above the high seqno.
+    """
+    vbucket = load16(address + at.VBUCKET_AT)
+    opcode = load8(address + at.OPCODE_AT)
+    high = vbuckets[vbucket, at.V_HIGH]
+    if seqno == 0:
+        seqno = high + 1
+    elif seqno <= high:
+        return SEQNO_NOT_RISING, high, 0, 0
+    store64(address + seqno_at(opcode), seqno)
+    if opcode in (MUTATION, DELETION, EXPIRATION, PREPARE):
+        found = frame_hash(state, address)
+        return accept_version(
+            slots,
+            entries,
+            items,
+            vbuckets,
+            marks,
+            state,
+            address,
+            position,
+            seqno,
+            cas,
+            rev,
+            now,
+            found,
+        )
+    info = opcode | ((load32(address + at.BODY_SIZE_AT) + at.HEADER) << at.INFO_SIZE_SHIFT)
+    seconds = now // 1_000_000_000
+    ordinal = link_item(vbuckets, items, state, vbucket, seqno, position, info, seconds)
+    return ordinal, seqno, 0, 0

@@ -12,7 +12,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.store import layout as at
-from headrace.store.native import copy_bytes, hash_bytes, kernel, load8, same_bytes
+from headrace.store.native import (
+    copy_bytes,
+    fetch_line,
+    hash_bytes,
+    kernel,
+    load8,
+    same_bytes,
+)
 
 if TYPE_CHECKING:
     from headrace.store.native import Words
@@ -21,12 +28,28 @@ E_HASH, E_KEY, E_WORD = at.E_HASH, at.E_KEY, at.E_WORD
 S_ENTRIES, S_FREE, S_KEYS, S_SEED = at.S_ENTRIES, at.S_FREE, at.S_KEYS, at.S_SEED
 S_HEAP_USED, S_HEAP_GARBAGE, S_HEAP_ADDRESS = at.S_HEAP_USED, at.S_HEAP_GARBAGE, at.S_HEAP_ADDRESS
 LOW_HALF = 0xFFFF_FFFF
+WORD_SIZE = 8
 
 
 @kernel
 def key_hash(state: Words, vbucket: int, address: int, size: int) -> int:
     """The hash of a key in a vbucket."""
     return hash_bytes(address, size, state[S_SEED] ^ ((vbucket + 1) * -7046029254386353131))
+
+
+@kernel
+def fetch_slot(slots: Words, found: int) -> None:
+    """Have the slot where the probe for a hash begins brought near: it lies anywhere."""
+    fetch_line(slots.ctypes.data + (found & (len(slots) - 1)) * WORD_SIZE)
+
+
+@kernel
+def fetch_row(slots: Words, entries: Words, found: int) -> None:
+    """Have the row brought near that the first slot of a probe names, if that may be the key's."""
+    slot = slots[found & (len(slots) - 1)]
+    if slot != 0 and slot & ~LOW_HALF == found & ~LOW_HALF:
+        row = (slot & LOW_HALF) - 1
+        fetch_line(entries.ctypes.data + row * at.E_COLUMNS * WORD_SIZE)
 
 
 @kernel
@@ -72,7 +95,10 @@ def insert_key(
     """A new row for a key that is not in the index; the caller fills in the other columns."""
     if state[S_FREE]:
         row = state[S_FREE] - 1
-        state[S_FREE] = entries[row, E_HASH]
+        following = entries[row, E_HASH]
+        state[S_FREE] = following
+        if following:
+            fetch_line(entries.ctypes.data + (following - 1) * at.E_COLUMNS * WORD_SIZE)
     else:
         row = state[S_ENTRIES]
         state[S_ENTRIES] += 1

@@ -7,6 +7,10 @@ of some vbuckets are copied into blocks; when all are, the journal entries below
 are deleted and the arena may drop those bytes. A vbucket's record says below
 which commit its frames are sealed, so a crash between steps neither loses nor repeats a frame.
 
+What a replica gets in disk snapshots holds each key once, so waiting in the journal would not make
+it less. When enough of it has come together for large blocks it is sealed at once, in the commit
+that makes it durable, and written once instead of twice.
+
 Rules. What a commit captures is captured under the lock, at once: positions, high seqnos, records.
 Bytes below the captured position never change, so they are checksummed and written outside the
 lock. A frame may be left out of its block only if the version that superseded it is durable, no
@@ -26,7 +30,7 @@ import numpy as np
 
 from headrace.store import layout as at
 from headrace.store.blocks import FRAME_BYTES_MIN, Block, pack_items, refresh_rows
-from headrace.store.core import seek_item
+from headrace.store.core import COMMIT_SHARE, seek_item
 from headrace.store.disk import Batch, Table
 from headrace.store.model import CommitReport
 from headrace.store.native import address_of
@@ -52,6 +56,15 @@ STEP_BYTES: Final = 8 * 1024 * 1024
 """Frames sealed by one step: bounds how much a commit can be delayed by sealing."""
 STEP_SHARE: Final = 32
 """The same as a part of the quota: a step holds its frames three times for a moment."""
+
+BULK_BYTES_MIN: Final = 2 * 1024 * 1024
+"""Bytes of disk snapshots that are sealed without having been in the journal: at least these,"""
+BULK_BYTES_MAX: Final = 32 * 1024 * 1024
+"""and at most these, or the same part of the quota as a commit may hold besides, halved:"""
+BULK_SHARE: Final = 2 * COMMIT_SHARE
+"""they are held as blocks and as the disk's copy of them."""
+BULK_RECORD_BYTES: Final = 64 * 1024
+"""Bytes per record that has to be written with them: else the records cost more than they save."""
 
 
 @dataclass(slots=True)
@@ -195,11 +208,38 @@ class Journal:
             vbucket.record_changed = False
             capture.records[vbucket.id] = self._record(capture, vbucket)
         core.received_changed.clear()
+        step = min(STEP_BYTES, core.settings.memory_quota // STEP_SHARE)
         if seal is None:
             seal = self.is_sealing or self.bytes > core.settings.journal_bytes_max
+            if not seal and self._is_bulk():
+                seal, step = True, BULK_BYTES_MAX
         if seal:
-            self._seal_step(capture)
+            self._seal_step(capture, step)
         return capture
+
+    def _is_bulk(self) -> bool:
+        """Whether all that is not sealed came in disk snapshots, and makes large blocks."""
+        core = self._core
+        size = core.arena.high - core.sealed_position
+        limit = min(BULK_BYTES_MAX, core.settings.memory_quota // BULK_SHARE)
+        if not BULK_BYTES_MIN <= size <= limit:
+            return False
+        waiting = self._waiting()
+        if size < len(waiting) * BULK_RECORD_BYTES:
+            return False
+        rows = core.tables.vbuckets[waiting]
+        news = waiting[rows[:, at.V_HIGH] > rows[:, at.V_SEALED]].tolist()
+        return size >= len(news) * core.settings.block_bytes // 2 and all(
+            self._vbuckets[number].receives_disk for number in news if number in self._vbuckets
+        )
+
+    def _waiting(self) -> Words:
+        """The vbuckets a sealing round has to do with: also those without items, because what a
+        replica was told lies in the journal, too."""
+        rows = self._core.tables.vbuckets
+        told = rows[:, at.V_RECEIVING] == at.RECEIVING_TOLD
+        news = (rows[:, at.V_HIGH] > rows[:, at.V_SEALED]) | told
+        return np.flatnonzero(news & (rows[:, at.V_STATE] > 0))
 
     def _record(self, capture: Capture, vbucket: VBucket, **numbers: int) -> bytes:
         record = record_of(vbucket, high=int(capture.highs[vbucket.id]), **numbers)
@@ -244,6 +284,9 @@ class Journal:
             for vbucket in capture.changed:
                 vbucket.record_changed = True
             core.received_changed.update(capture.received)
+            for sealed in capture.sealed:
+                if sealed.vbucket.row[at.V_RECEIVING]:
+                    sealed.vbucket.row[at.V_RECEIVING] = at.RECEIVING_TOLD
             if capture.round_begins:
                 # Its frames will be journalled under a later number: the round's is not true.
                 self._round = None
@@ -288,19 +331,15 @@ class Journal:
             moved += self.commit().bytes_sealed
         return moved
 
-    def _seal_step(self, capture: Capture) -> None:
+    def _seal_step(self, capture: Capture, step: int) -> None:
+        """Seal vbuckets until ``step`` bytes are reached."""
         core = self._core
         if self._round is None:
-            rows = core.tables.vbuckets
-            # Also those without items: what a replica was told lies in the journal, too.
-            news = (rows[:, at.V_HIGH] > rows[:, at.V_SEALED]) | (rows[:, at.V_RECEIVING] > 0)
-            waiting = np.flatnonzero(news & (rows[:, at.V_STATE] > 0))
-            self._round = Round(capture.position, capture.number, waiting.tolist())
+            self._round = Round(capture.position, capture.number, self._waiting().tolist())
             capture.round_begins = True
             # The round's own entry must have a number even if nothing is journalled with it.
             self.next_commit = capture.number + 1
         current, taken = self._round, 0
-        step = min(STEP_BYTES, core.settings.memory_quota // STEP_SHARE)
         core.flush_marks()
         while current.remaining and taken < step:
             vbucket = self._vbuckets.get(current.remaining.pop())
@@ -312,6 +351,8 @@ class Journal:
             sealed = self.pack(vbucket, current.position, floor=floor)
             taken += sum(packed.block.size for packed in sealed.blocks)
             capture.sealed.append(sealed)
+            if vbucket.row[at.V_RECEIVING]:
+                vbucket.row[at.V_RECEIVING] = at.RECEIVING_SEALED  # its record tells of it
             capture.records[vbucket.id] = self._record(
                 capture,
                 vbucket,
@@ -335,7 +376,8 @@ class Journal:
         tables = self._core.tables
         row = tables.vbuckets[vbucket.id]
         before = int(row[at.V_SEALED])
-        ordinal = seek_item(tables.items, int(row[at.V_FIRST]), before)
+        first = int(row[at.V_FIRST]) if row[at.V_HIGH] > before else 0
+        ordinal = seek_item(tables.items, first, before)
         numbers = np.zeros(4, np.int64)
         numbers[3] = before
         packed: list[Packed] = []

@@ -110,7 +110,11 @@ wish)."""
 V_BRANCH: Final = 20
 """Uuid of the newest branch, for mutation tokens."""
 V_RECEIVING: Final = 21
-"""1: checkpoints follow received snapshots, not limits."""
+"""Not 0: checkpoints follow received snapshots, not limits."""
+RECEIVING_SEALED: Final = 1
+"""What it was told is in its record."""
+RECEIVING_TOLD: Final = 2
+"""It was told of a snapshot since it was sealed: that lies in the journal alone."""
 V_COLUMNS: Final = 24
 
 # -- recent items: one row per ordinal ------------------------------------------------------------

@@ -163,7 +163,7 @@ class Opening:
             vbucket.prepares.completed_up_to(vbucket.completed_floor, int(row[at.V_HIGH]))
             vbucket.note_prepares()
             vbucket.persisted_received = vbucket.received
-            row[at.V_RECEIVING] = vbucket.received is not None
+            row[at.V_RECEIVING] = at.RECEIVING_TOLD if vbucket.received is not None else 0
             open_checkpoint(core.tables.vbuckets, vbucket.id, int(row[at.V_HIGH]) + 1)
         self._journal.start()
 

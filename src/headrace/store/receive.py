@@ -2,10 +2,14 @@
 
 What a producer sends is nearly what lies at rest: the kernel checks each frame (whole, plain, of
 the right vbucket and stream, its seqno rising and inside the snapshot), lays it into the arena in
-the form of `headrace.store.layout` and has `accept` enter it. It stops before the first frame that
-is anything else; nothing of that one has been changed.
+the form of `headrace.store.layout` and has `accept_version` enter it. It stops before the first
+frame that is anything else; nothing of that one has been changed.
 
-Imports: errors, store.accept, store.core, store.layout, store.model, store.native.
+What an entry costs is mostly waiting for memory: a key's slot in the index lies anywhere. So frames
+go in groups: all of a group are laid down and hashed and their slots asked for, and when the first
+is entered its slot is near.
+
+Imports: errors, store.accept, store.core, store.index, store.layout, store.model, store.native.
 """
 
 from __future__ import annotations
@@ -16,8 +20,9 @@ import numpy as np
 
 from headrace.errors import StoreFull
 from headrace.store import layout as at
-from headrace.store.accept import accept
+from headrace.store.accept import accept_version, frame_hash
 from headrace.store.core import RESERVE_AHEAD
+from headrace.store.index import fetch_row, fetch_slot
 from headrace.store.model import KEY_SIZE_MAX, VALUE_SIZE_MAX
 from headrace.store.native import (
     address_of,
@@ -52,6 +57,13 @@ T_ARENA_USED: Final = 8
 T_NEEDED: Final = 9
 T_WHY: Final = 10
 T_COLUMNS: Final = 12
+
+# What is noted of each frame of a group.
+G_PLACE: Final = 0
+G_HASH: Final = 1
+G_COLUMNS: Final = 2
+GROUP_MAX: Final = 16
+"""Frames whose slots are asked for before the first of them is entered."""
 
 WHY_OTHER: Final = 0
 """The next frame is not plain, or not whole yet."""
@@ -148,6 +160,53 @@ def lay_down(frame: int, target: int, prefix: int, now: int) -> int:
 
 
 @kernel
+def lay_group(
+    slots: Words,
+    state: Words,
+    source: int,
+    source_size: int,
+    segment: int,
+    capacity: int,
+    now: int,
+    above: int,
+    limit: int,
+    told: Words,
+    group: Words,
+) -> int:
+    """Lay down up to ``limit`` frames and ask for their slots; how many.
+
+    Fewer than that: ``told`` says why. It is also told how far source and segment are used.
+    """
+    vbucket, opaque, prefix, last = told[T_VBUCKET], told[T_OPAQUE], told[T_PREFIX], told[T_LAST]
+    consumed, used, count = told[T_CONSUMED], told[T_ARENA_USED], 0
+    while count < limit:
+        frame = source + consumed
+        if not is_plain(frame, source_size - consumed, vbucket, opaque, prefix, above, last):
+            told[T_WHY] = WHY_OTHER
+            break
+        body = load32(frame + at.BODY_SIZE_AT)
+        # At rest a frame is at most a prefix and a delete time longer.
+        needed = at.HEADER + body + at.DELETION_EXTRAS
+        if used + needed > capacity:
+            told[T_NEEDED] = needed
+            told[T_WHY] = WHY_ARENA
+            break
+        size = lay_down(frame, segment + used, prefix, now)
+        above = load64(frame + at.SEQNO_AT)
+        # The received frame is near; what was just written is still on its way to memory.
+        found = frame_hash(state, segment + used if prefix else frame)
+        fetch_slot(slots, found)
+        group[count, G_PLACE] = used
+        group[count, G_HASH] = found
+        used += size
+        consumed += at.HEADER + body
+        count += 1
+    told[T_CONSUMED] = consumed
+    told[T_ARENA_USED] = used
+    return count
+
+
+@kernel
 def receive_frames(
     slots: Words,
     entries: Words,
@@ -162,50 +221,52 @@ def receive_frames(
     capacity: int,
     now: int,
     told: Words,
+    group: Words,
 ) -> None:
     """Enter frames until one is not plain or room runs out; ``told`` says which and how far."""
-    vbucket, opaque, prefix = told[T_VBUCKET], told[T_OPAQUE], told[T_PREFIX]
-    last, changes = told[T_LAST], told[T_CHANGES]
+    vbucket, changes = told[T_VBUCKET], told[T_CHANGES]
     above = max(vbuckets[vbucket, at.V_HIGH], told[T_FIRST] - 1)
-    consumed, used, count = told[T_CONSUMED], told[T_ARENA_USED], 0
-    why = WHY_OTHER
+    entered = 0
     while True:
-        frame = source + consumed
-        if not is_plain(frame, source_size - consumed, vbucket, opaque, prefix, above, last):
-            break
-        body = load32(frame + at.BODY_SIZE_AT)
-        # At rest a frame is at most a prefix and a delete time longer.
-        needed = at.HEADER + body + at.DELETION_EXTRAS
-        if used + needed > capacity:
-            told[T_NEEDED] = needed
-            why = WHY_ARENA
-            break
-        if count >= changes:
-            why = WHY_TABLES
-            break
-        size = lay_down(frame, segment + used, prefix, now)
-        above = load64(frame + at.SEQNO_AT)
-        accept(
+        limit = min(changes - entered, GROUP_MAX)
+        told[T_WHY] = WHY_TABLES
+        count = lay_group(
             slots,
-            entries,
-            items,
-            vbuckets,
-            marks,
             state,
-            segment + used,
-            base + used,
-            above,
-            load64(frame + at.CAS_AT),
-            load64(frame + at.REV_AT),
+            source,
+            source_size,
+            segment,
+            capacity,
             now,
+            above,
+            limit,
+            told,
+            group,
         )
-        used += size
-        consumed += at.HEADER + body
-        count += 1
-    told[T_WHY] = why
-    told[T_CONSUMED] = consumed
-    told[T_ARENA_USED] = used
-    told[T_COUNT] += count
+        for place in range(count):
+            fetch_row(slots, entries, group[place, G_HASH])
+        for place in range(count):
+            frame = segment + group[place, G_PLACE]
+            above = load64(frame + at.SEQNO_AT)
+            accept_version(
+                slots,
+                entries,
+                items,
+                vbuckets,
+                marks,
+                state,
+                frame,
+                base + group[place, G_PLACE],
+                above,
+                load64(frame + at.CAS_AT),
+                load64(frame + at.REV_AT),
+                now,
+                group[place, G_HASH],
+            )
+        entered += count
+        if count < limit or entered >= changes:
+            break
+    told[T_COUNT] += entered
 
 
 def receive_run(
@@ -218,7 +279,7 @@ def receive_run(
 ) -> tuple[int, int]:
     """Bytes and number of the frames entered; see `VBucket.receive_run`."""
     core = vbucket.core
-    told = np.zeros(T_COLUMNS, np.int64)
+    told, group = np.zeros(T_COLUMNS, np.int64), np.empty((GROUP_MAX, G_COLUMNS), np.int64)
     told[T_VBUCKET] = vbucket.id
     told[T_OPAQUE] = opaque
     told[T_FIRST], told[T_LAST] = snapshot.start, min(snapshot.end, 2**63 - 1)
@@ -235,7 +296,7 @@ def receive_run(
                 break
         with core.lock:
             vbucket.check_exists()
-            _run(vbucket, source, told, needs_room)
+            _run(vbucket, source, told, group, needs_room)
         why, needs_room = int(told[T_WHY]), 0
         if why == WHY_ARENA:
             needs_room = int(told[T_NEEDED])
@@ -246,7 +307,7 @@ def receive_run(
     return int(told[T_CONSUMED]), int(told[T_COUNT])
 
 
-def _run(vbucket: VBucket, source: Bytes, told: Words, needs_room: int) -> None:
+def _run(vbucket: VBucket, source: Bytes, told: Words, group: Words, needs_room: int) -> None:
     core = vbucket.core
     core.reserve(RESERVE_AHEAD)
     segment = core.arena.room(needs_room) if needs_room else core.arena.current
@@ -267,6 +328,7 @@ def _run(vbucket: VBucket, source: Bytes, told: Words, needs_room: int) -> None:
         len(segment.array),
         core.clock(),
         told,
+        group,
     )
     segment.used = int(told[T_ARENA_USED])
     core.reserve(0)

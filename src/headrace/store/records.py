@@ -12,7 +12,7 @@ that a value that strayed is noticed. A block's stamp is the low half of the com
 it tells a block from one that took its key meanwhile. `FORMAT` is in "bucket"; a greater one is
 refused.
 
-Imports: errors.
+Imports: errors, store.checksum.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from headrace.errors import CorruptRecord
+from headrace.store.checksum import crc32
 
 if TYPE_CHECKING:
     from headrace.store.disk import Buffer
@@ -71,7 +72,7 @@ def unpack_meta(key: bytes, value: Buffer, *, path: str) -> object:
 def pack_journal(commit: int, part: int, frames: memoryview) -> bytes:
     """One part of a group commit."""
     rest = JOURNAL_HEADER.pack(_JOURNAL_MAGIC, 0, commit, part, len(frames))[_CRC_COVERS_FROM:]
-    crc = zlib.crc32(frames, zlib.crc32(rest))
+    crc = crc32(frames, crc32(rest))
     return b"".join((_JOURNAL_MAGIC, _CRC.pack(crc), rest, frames))
 
 
@@ -84,7 +85,7 @@ def unpack_journal(key: bytes, value: memoryview, *, path: str) -> tuple[int, me
             magic == _JOURNAL_MAGIC
             and (commit, part) == JOURNAL_KEY.unpack(key)
             and length == len(value) - size
-            and crc == zlib.crc32(value[_CRC_COVERS_FROM:])
+            and crc == crc32(value[_CRC_COVERS_FROM:])
         ):
             return commit, value[size:]
     raise CorruptRecord(
@@ -95,7 +96,7 @@ def unpack_journal(key: bytes, value: memoryview, *, path: str) -> tuple[int, me
 def fill_block_header(value: memoryview, *, count: int, stamp: int, first: int, last: int) -> None:
     """Write the header of a block whose frames are already in place."""
     BLOCK_HEADER.pack_into(value, 0, _BLOCK_MAGIC, 0, count, stamp, first, last)
-    _CRC.pack_into(value, 4, zlib.crc32(value[_CRC_COVERS_FROM:]))
+    _CRC.pack_into(value, 4, crc32(value[_CRC_COVERS_FROM:]))
 
 
 def block_stamp(value: memoryview) -> int:
@@ -110,7 +111,7 @@ def check_block(key: bytes, value: memoryview, *, path: str) -> tuple[int, int, 
         if (
             magic == _BLOCK_MAGIC
             and BLOCK_KEY.unpack(key)[1] == first
-            and crc == zlib.crc32(value[_CRC_COVERS_FROM:])
+            and crc == crc32(value[_CRC_COVERS_FROM:])
         ):
             return count, stamp, first, last
     raise CorruptRecord(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.errors import StoreError
 from headrace.history import FailoverLog, Seqno, SnapshotRange
 from headrace.store import layout as at
 from headrace.store.accept import open_checkpoint
@@ -252,7 +253,6 @@ class VBucket(Changes):
             else:
                 self.received = told
                 changed = before is None or before.from_disk != from_disk
-                self.row[at.V_RECEIVING] = 1
                 if new_checkpoint or changed:
                     self.close_checkpoint(start=snapshot.start)
             received = self.received
@@ -263,8 +263,13 @@ class VBucket(Changes):
             if purge_seqno > self.purge_seqno:
                 self.purge_seqno = purge_seqno
                 self.record_changed = True
-            self.core.append_control(received.to_frame(self.id))
-            self.core.received_changed.add(self.id)
+            self._keep_told(received)
+
+    def _keep_told(self, received: Received) -> None:
+        """Put what was told into the journal; lock held."""
+        self.row[at.V_RECEIVING] = at.RECEIVING_TOLD
+        self.core.append_control(received.to_frame(self.id))
+        self.core.received_changed.add(self.id)
 
     def _continue_snapshot(self, whole: Received, before: Received) -> None:
         self.received = whole
@@ -280,8 +285,7 @@ class VBucket(Changes):
             if told is not None and self.high_seqno < told.end:
                 told.end = self.high_seqno
                 self.unsettled.over(self.high_seqno)
-                self.core.append_control(told.to_frame(self.id))
-                self.core.received_changed.add(self.id)
+                self._keep_told(told)
         self.core.announce(self.id)
 
     def snapshot_reached(self) -> None:
@@ -493,15 +497,18 @@ class VBucket(Changes):
             self.record_changed = True
         self.core.wake.set()
 
-    def rollback(self, to: int) -> int:
+    def rollback(self, to: int, *, as_replica: bool = False) -> int:
         """Forget everything above ``to`` (replicas), durably; the high seqno reached.
 
         That is the greatest boundary at or below ``to`` when its state can still be rebuilt, else
         0: the vbucket is empty and has a new history. Cursors are dropped, open views end as
-        ROLLED_BACK, waiting callbacks get False.
+        ROLLED_BACK, waiting callbacks get False. ``as_replica``: StoreError when it is active; a
+        copy may be promoted while its rollback waits for a thread, and then it is the truth.
         """
         with self.core.structure:
             self.check_exists()
+            if as_replica and self.state is VBucketState.ACTIVE:
+                raise StoreError(f"vbucket {self.id} is active; only a replica rolls back")
             to = self.unsettled.boundary(min(to, self.high_seqno))
             if to >= self.high_seqno:
                 return self.high_seqno
