@@ -6,14 +6,18 @@ connection with flow control, and says what that cost: `arrow` (`bucket.changes`
 data event handler, which hands out received buffers undecoded: the least this client can do),
 `raw` (the same streams read with `recv_into` and never looked at, without flow control). What
 is measured is the last of `ROUNDS` drains within one process: libraries are loaded and compiled, by
-the JIT too, and connecting is in it for all of them. Readers take turns, the order flips every
-turn, values are medians over the turns. Objects take long and have nothing to warm up: one drain.
+the JIT too, and connecting and logging in is in it for all of them. Readers take turns, the order
+flips every turn, values are medians over the turns. Objects have one drain of fewer documents.
+
+`objects_vs_arrow`: messages per CPU second of `objects` as a part of those of `arrow`.
 
 `arrow_vs_go`, `arrow_vs_java`: messages per CPU second of `arrow` as a multiple of theirs. CPU of
 the reader's process alone, user and system, of all its threads, is counted the same way for all.
 `raw_recv_vs_go`, `raw_recv_vs_java`: the same for `raw`. No client in any language can do better:
-the kernel copies every byte to somebody. It bounds the two above, and where it is below their goal,
-the goal cannot be reached on that machine.
+the kernel copies every byte to somebody. It bounds the two above: with the goal of
+`arrow_vs_raw_recv` just reached they stand at 0.45 of it. So read their goal of 10 with this number
+beside it: below 22 it asks for more than the other goal does, and below 10 for more than can be had
+on that machine.
 `messages_per_cpu_second`, `messages_per_second`: the same readings as rates, values of 256 bytes.
 `memory_mb`: highest resident size of each process after all its rounds, values of 256 bytes.
 """
@@ -31,8 +35,11 @@ from typing import Final, NamedTuple
 from benchmarks.harness import Run, Skip, Value, figure
 from tools.foreign_clients import PROGRAMS, ToolMissing, command_of
 
-TURNS: Final = 3
-ROUNDS: Final = 3
+TURNS: Final = 2
+ROUNDS: Final = {"arrow": 2, "raw": 2, "go": 2, "java": 3, "objects": 1}
+"""Reader -> drains within its process, of which the last counts; a JIT needs most."""
+OBJECTS_PART: Final = 4
+"""Objects take long, so that they read a bucket with so many times fewer documents."""
 DRAIN_SECONDS_MAX: Final = 600
 OURS: Final = ("arrow", "objects", "raw")
 SIZE_OF_RATES: Final = 256
@@ -81,24 +88,23 @@ def readings(run: Run, value_size: int) -> dict[str, list[Reading]]:
     from benchmarks.consumer import LOGINS, source
 
     url, documents = source(run, value_size)
-    turns, rounds = run.pick(full=(TURNS, ROUNDS), quick=(1, 1))
-    in_turns = ["arrow", *PROGRAMS]
-    if value_size == SIZE_OF_RATES:
-        in_turns.append("raw")
+    few_url, few = source(run, value_size, OBJECTS_PART)
+    sources = {"objects": (few_url, few)}
+    in_turns = ["arrow", "raw", *PROGRAMS]
     order = [
-        (reader, rounds)
-        for turn in range(turns)
+        reader
+        for turn in range(run.pick(full=TURNS, quick=1))
         for reader in (in_turns if turn % 2 == 0 else reversed(in_turns))
     ]
-    if value_size == SIZE_OF_RATES:
-        order.append(("objects", 1))
-    found: dict[str, list[Reading]] = {reader: [] for reader, _ in order}
-    for reader, times in order:
+    found: dict[str, list[Reading]] = {reader: [] for reader in [*in_turns, "objects"]}
+    for reader in [*order, "objects"]:
+        where, count = sources.get(reader, (url, documents))
         try:
-            reading = drain(reader, times, url, LOGINS[url])
+            rounds = run.pick(full=ROUNDS[reader], quick=1)
+            reading = drain(reader, rounds, where, LOGINS[where])
         except Skip:
             continue
-        assert reading.items == documents, (reader, reading, documents)
+        assert reading.items == count, (reader, reading, count)
         found[reader].append(reading)
     return found
 
@@ -117,6 +123,13 @@ def arrow_against(run: Run, value_size: int, reader: str, our: str = "arrow") ->
     pairs = zip(of(run, value_size, reader), of(run, value_size, our), strict=True)
     ratios = [theirs.cpu_seconds / ours.cpu_seconds for theirs, ours in pairs]
     return Value(statistics.median(ratios), len(ratios))
+
+
+def objects_against_arrow(run: Run, value_size: int) -> Value:
+    """Messages per CPU second of our objects as a part of those of our batches."""
+    (objects,) = of(run, value_size, "objects")
+    arrow = statistics.median(one.items / one.cpu_seconds for one in of(run, value_size, "arrow"))
+    return Value(objects.items / objects.cpu_seconds / arrow, 1)
 
 
 def per_cpu_second(run: Run, reader: str) -> Value:
@@ -145,7 +158,7 @@ def go_64(run: Run) -> Value:
 
 @figure("consumer.arrow_vs_go.256", unit="ratio", goal=10, better="higher")
 def go_256(run: Run) -> Value:
-    """Messages per CPU second against gocbcore, values of 256 bytes."""
+    """Messages per CPU second against gocbcore, values of 256 bytes; raw_recv_vs_go bounds it."""
     return arrow_against(run, 256, "go")
 
 
@@ -163,7 +176,7 @@ def java_64(run: Run) -> Value:
 
 @figure("consumer.arrow_vs_java.256", unit="ratio", goal=10, better="higher")
 def java_256(run: Run) -> Value:
-    """Messages per CPU second against dcp-client, values of 256 bytes."""
+    """Messages per CPU second against dcp-client, 256 bytes; raw_recv_vs_java bounds it."""
     return arrow_against(run, 256, "java")
 
 
@@ -173,16 +186,58 @@ def java_1024(run: Run) -> Value:
     return arrow_against(run, 1024, "java")
 
 
+@figure("consumer.raw_recv_vs_go.64", unit="ratio", goal=None, better="higher")
+def raw_go_64(run: Run) -> Value:
+    """The bound of arrow_vs_go: reading bytes of values of 64, against gocbcore."""
+    return arrow_against(run, 64, "go", "raw")
+
+
 @figure("consumer.raw_recv_vs_go.256", unit="ratio", goal=None, better="higher")
 def raw_go_256(run: Run) -> Value:
-    """The bound of arrow_vs_go: reading the bytes, against gocbcore."""
+    """The bound of arrow_vs_go: reading bytes of values of 256, against gocbcore."""
     return arrow_against(run, 256, "go", "raw")
+
+
+@figure("consumer.raw_recv_vs_go.1024", unit="ratio", goal=None, better="higher")
+def raw_go_1024(run: Run) -> Value:
+    """The bound of arrow_vs_go: reading bytes of values of 1024, against gocbcore."""
+    return arrow_against(run, 1024, "go", "raw")
+
+
+@figure("consumer.raw_recv_vs_java.64", unit="ratio", goal=None, better="higher")
+def raw_java_64(run: Run) -> Value:
+    """The bound of arrow_vs_java: reading bytes of values of 64, against dcp-client."""
+    return arrow_against(run, 64, "java", "raw")
 
 
 @figure("consumer.raw_recv_vs_java.256", unit="ratio", goal=None, better="higher")
 def raw_java_256(run: Run) -> Value:
-    """The bound of arrow_vs_java: reading the bytes, against dcp-client."""
+    """The bound of arrow_vs_java: reading bytes of values of 256, against dcp-client."""
     return arrow_against(run, 256, "java", "raw")
+
+
+@figure("consumer.raw_recv_vs_java.1024", unit="ratio", goal=None, better="higher")
+def raw_java_1024(run: Run) -> Value:
+    """The bound of arrow_vs_java: reading bytes of values of 1024, against dcp-client."""
+    return arrow_against(run, 1024, "java", "raw")
+
+
+@figure("consumer.objects_vs_arrow.64", unit="ratio", goal=None, better="higher")
+def objects_64(run: Run) -> Value:
+    """Objects against Arrow, values of 64 bytes."""
+    return objects_against_arrow(run, 64)
+
+
+@figure("consumer.objects_vs_arrow.256", unit="ratio", goal=None, better="higher")
+def objects_256(run: Run) -> Value:
+    """Objects against Arrow, values of 256 bytes."""
+    return objects_against_arrow(run, 256)
+
+
+@figure("consumer.objects_vs_arrow.1024", unit="ratio", goal=None, better="higher")
+def objects_1024(run: Run) -> Value:
+    """Objects against Arrow, values of 1024 bytes."""
+    return objects_against_arrow(run, 1024)
 
 
 @figure("consumer.messages_per_cpu_second.raw", unit="1/s", goal=None, better="higher")

@@ -9,9 +9,11 @@ questions before it and the keeper thread are; a reading is long enough that the
 same streams requested by the same connection, read with `recv_into` a 4 MB buffer, never looked at
 and not acknowledged. 1.0 would mean that framing, Arrow, snapshots and tokens are free.
 
-`objects_vs_arrow`: `bucket.follow` (one object per change) against `bucket.changes`.
+`arrow_vs_go`, `arrow_vs_java` and their bounds `raw_recv_vs_go`, `raw_recv_vs_java`,
+`objects_vs_arrow`, rates and memory of all readers: `_consumer_foreign.py` tells how.
 
-`arrow_vs_go`, `arrow_vs_java`, rates and memory of all readers: `_consumer_foreign.py` tells how.
+All figures of one size fit into a minute of a machine that does nothing else
+(`python -m benchmarks --only consumer.` takes three).
 
 `arrow_memory`: highest resident size (VmHWM, which is of that process alone) of a process that
 connects once and reads everything with `bucket.changes`, its libraries included. It is made of and
@@ -40,7 +42,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from benchmarks._consumer_foreign import (  # noqa: F401 - figures are found by being here
     arrow_cpu,
@@ -59,16 +61,23 @@ from benchmarks._consumer_foreign import (  # noqa: F401 - figures are found by 
     java_cpu,
     java_memory,
     java_wall,
+    objects_64,
+    objects_256,
+    objects_1024,
     objects_cpu,
     objects_memory,
     objects_wall,
     raw_cpu,
+    raw_go_64,
     raw_go_256,
+    raw_go_1024,
+    raw_java_64,
     raw_java_256,
+    raw_java_1024,
 )
 from benchmarks.harness import Run, Skip, Value, figure
 from headrace.client.bucket import Bucket, connect
-from headrace.client.bulk import ObjectRoad
+from headrace.client.bulk import BulkRoad, ObjectRoad
 from headrace.client.dial import dial
 from headrace.client.link import Link
 from headrace.client.writer import Document
@@ -78,6 +87,9 @@ from headrace.protocol.consumer import ConsumerConnection
 from headrace.protocol.handshake import ConsumerSettings
 from headrace.protocol.talk import StreamPlan
 from headrace.wire.opcodes import StreamFlag
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 BUFFER_SIZE: Final = 4 << 20
 START_SECONDS: Final = 60.0
@@ -123,9 +135,9 @@ def opened(url: str) -> Bucket:
     return connect(url)
 
 
-def source(run: Run, value_size: int) -> tuple[str, int]:
-    """The node to read and how many documents it holds."""
-    documents = run.pick(full=TARGET_SIZE // (value_size + 160), quick=2_000)
+def source(run: Run, value_size: int, part: int = 1) -> tuple[str, int]:
+    """The node to read and how many documents it holds, ``part`` times fewer than usual."""
+    documents = run.pick(full=TARGET_SIZE // (value_size + 160), quick=2_000) // part
     return node_with(value_size, documents), documents
 
 
@@ -133,13 +145,6 @@ def read_arrow(url: str, documents: int) -> None:
     """Everything as batches."""
     with opened(url) as bucket:
         rows = sum(batch.num_rows for batch in bucket.changes(until="now"))
-    assert rows == documents, rows
-
-
-def read_objects(url: str, documents: int) -> None:
-    """Everything as objects."""
-    with opened(url) as bucket:
-        rows = sum(1 for _ in bucket.follow(since="beginning", until="now"))
     assert rows == documents, rows
 
 
@@ -166,7 +171,7 @@ def read_streams(bucket: Bucket, size: int) -> int:
 def stream_size(url: str) -> int:
     """The bytes that a reader of everything receives on its connection after the handshake."""
     with opened(url) as bucket:
-        link = _streaming(bucket)
+        link = _streaming(bucket, BulkRoad)
         before = link.received
         ended = 0
         with selectors.DefaultSelector() as selector:
@@ -181,7 +186,9 @@ def stream_size(url: str) -> int:
         return link.received - before
 
 
-def _streaming(bucket: Bucket) -> Link:
+def _streaming(
+    bucket: Bucket, road: Callable[[ConsumerConnection], BulkRoad | ObjectRoad] = ObjectRoad
+) -> Link:
     """A link on which every stream has been requested, without flow control."""
     node = bucket.cluster_map.nodes[0]
     settings = ConsumerSettings(
@@ -191,7 +198,7 @@ def _streaming(bucket: Bucket) -> Link:
     )
     now = time.monotonic()
     connection = ConsumerConnection(settings, now=now, nonce=secrets.token_hex(8))
-    link = Link(dial(node, bucket.access), node, ObjectRoad(connection), opened_at=now)
+    link = Link(dial(node, bucket.access), node, road(connection), opened_at=now)
     link.flush()
     with selectors.DefaultSelector() as selector:
         selector.register(link.socket, selectors.EVENT_READ)
@@ -217,14 +224,6 @@ def against_raw(run: Run, value_size: int) -> Value:
     return run.compare(lambda: read_arrow(url, documents), lambda: read_raw(url, size)).speed
 
 
-def objects_against_arrow(run: Run, value_size: int) -> Value:
-    """The object consumer's speed as a part of the Arrow consumer's."""
-    url, documents = source(run, value_size)
-    return run.compare(
-        lambda: read_objects(url, documents), lambda: read_arrow(url, documents)
-    ).speed
-
-
 @figure("consumer.arrow_vs_raw_recv.64", unit="ratio", goal=0.45, better="higher")
 def raw_64(run: Run) -> Value:
     """Arrow against raw bytes, values of 64 bytes."""
@@ -241,24 +240,6 @@ def raw_256(run: Run) -> Value:
 def raw_1024(run: Run) -> Value:
     """Arrow against raw bytes, values of 1024 bytes."""
     return against_raw(run, 1024)
-
-
-@figure("consumer.objects_vs_arrow.64", unit="ratio", goal=None, better="higher")
-def objects_64(run: Run) -> Value:
-    """Objects against Arrow, values of 64 bytes."""
-    return objects_against_arrow(run, 64)
-
-
-@figure("consumer.objects_vs_arrow.256", unit="ratio", goal=None, better="higher")
-def objects_256(run: Run) -> Value:
-    """Objects against Arrow, values of 256 bytes."""
-    return objects_against_arrow(run, 256)
-
-
-@figure("consumer.objects_vs_arrow.1024", unit="ratio", goal=None, better="higher")
-def objects_1024(run: Run) -> Value:
-    """Objects against Arrow, values of 1024 bytes."""
-    return objects_against_arrow(run, 1024)
 
 
 @figure("consumer.arrow_memory.256", unit="MB", goal=200, better="lower")

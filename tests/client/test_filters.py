@@ -22,6 +22,7 @@ CHANGES = [
 def batch() -> pa.RecordBatch:
     rows = [dict.fromkeys(SCHEMA.names) | row_of(change) for change in CHANGES]
     rows = [row | {"opaque": 1} for row in rows]
+    rows[3] |= {"rev": None, "flags": None, "expiry": None}  # what is no document has none
     return pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
 
 

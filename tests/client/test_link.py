@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from headrace.client.address import NodeAddress
 from headrace.client.bulk import ObjectRoad
-from headrace.client.link import BUFFER_SIZE, Link
+from headrace.client.link import BUFFER_SIZE, ENOUGH, POURING, Link
 from headrace.protocol.consumer import ConsumerConnection
+from headrace.protocol.flow import ConsumerWindow
 from headrace.protocol.handshake import ConsumerSettings
 from headrace.wire import admin
 from headrace.wire.codec import encode
@@ -81,3 +84,49 @@ def test_another_protocol_is_told_at_its_first_byte(pair: tuple[Link, socket.soc
     peer.sendall(b"H")
     list(link.pump(now=1.0))
     assert "magic 48" in str(link.lost)
+
+
+@pytest.fixture
+def pouring() -> Iterator[Link]:
+    """A link over TCP on which so much came at once that more is expected."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ours = socket.create_connection(server.getsockname())
+        peer, _ = server.accept()
+    connection = ConsumerConnection(ConsumerSettings(name="test"), now=0.0, nonce="n")
+    link = Link(ours, NODE, ObjectRoad(connection), opened_at=0.0)
+    # The beginning of a frame that never ends: everything is received, nothing is taken.
+    peer.sendall(Frame(magic=Magic.REQUEST, opcode=0xEE, value=bytes(2 * POURING)).to_bytes()[:-1])
+    with select.epoll() as poll:
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 2 * POURING)
+        poll.register(ours, select.EPOLLIN)
+        assert poll.poll(timeout=60)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+    list(link.pump(now=1.0))
+    with contextlib.closing(link), peer:
+        yield link
+
+
+def wakes_for(link: Link) -> int:
+    return link.socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT)
+
+
+def test_while_bytes_pour_in_they_are_gathered_and_afterwards_no_longer(pouring: Link) -> None:
+    seen = [pouring.has_more]  # the owner must not sleep: the pump waits, for more than one byte
+    list(pouring.pump(now=1.0))
+    seen.append(pouring.has_more)
+    assert seen == [True, False], "nothing more came"
+    assert wakes_for(pouring) == 1, "and the next byte wakes the owner"
+
+
+@pytest.mark.parametrize("window", [1 << 16, 1 << 20, 10 << 20])
+def test_no_more_is_waited_for_than_the_window_lets_the_producer_send(
+    window: int, pouring: Link
+) -> None:
+    asked = []
+    pouring.connection.window = ConsumerWindow(window, now=0.0)
+    pouring._poll = cast(
+        "select.poll", SimpleNamespace(poll=lambda _: asked.append(wakes_for(pouring)))
+    )
+    list(pouring.pump(now=1.0))
+    assert asked == [min(window // 2, ENOUGH - pouring.received)]
+    assert wakes_for(pouring) == 1

@@ -8,6 +8,10 @@ import pytest
 
 from headrace.columns import block, code
 from headrace.columns.code import code_of, kept_in
+from headrace.columns.scan import Scanner
+from headrace.wire.dialect import Dialect
+from headrace.wire.frame import Frame
+from headrace.wire.opcodes import Magic, Opcode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -108,6 +112,54 @@ def test_without_a_chosen_directory_it_is_beside_the_sources_or_in_that_of_the_u
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert [path.name for path in code._places()] == ["__pycache__", "headrace"]
     assert code._places()[1].parent == tmp_path
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ImportError("no compile_extra"), AttributeError("Flags"), TypeError("one argument more")],
+    ids=lambda error: type(error).__name__,
+)
+def test_without_the_insides_it_knows_a_kernel_is_what_numba_compiles(
+    compiles: Callable[[], int],
+    error: Exception,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(*_: object) -> bytes:
+        raise error
+
+    monkeypatch.setattr(code, "_compiled", fail)
+    assert rows_need() == 0
+    assert f"inflate.measure is compiled in every process: {error}" in caplog.text
+    assert compiles() == 0
+    place = kept_in()
+    assert place is not None
+    assert not list(place.glob("*.o")), "there is nothing to keep"
+
+
+def test_code_that_would_be_called_otherwise_is_not_called(
+    compiles: Callable[[], int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another calling convention has another number of arguments; calling would be a crash."""
+    monkeypatch.setattr(code, "_OWN_ARGUMENTS", 1)
+    assert (rows_need(), compiles()) == (0, 1)
+    assert "takes 7 arguments, known are 1 + 5" in caplog.text
+
+
+def test_both_ways_to_a_kernel_lead_to_the_same_rows(compiles: Callable[[], int]) -> None:
+    """A whole scan by numba's own function: the road of an unknown numba."""
+    frame = Frame(
+        magic=Magic.REQUEST, opcode=Opcode.MUTATION, extras=bytes(31), key=b"key", value=b"value"
+    ).to_bytes()
+    found = []
+    for make in (code_of, code._plain):
+        scanner = Scanner(Dialect.DCP_7)
+        scanner._scan_frames = make("headrace.columns.kernel", "scan_frames", 1)
+        found.append(scanner.scan(frame * 3))
+    assert found[0].batch.num_rows == 3
+    assert found[0].batch.equals(found[1].batch)
+    assert found[0].consumed == found[1].consumed == 3 * len(frame)
+    assert compiles() == 1
 
 
 def test_a_kernel_knows_its_arguments() -> None:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import RemoteProtocolError
+from headrace.protocol import scram
 from headrace.protocol.scram import (
     HASHES,
     ITERATIONS_MAX,
@@ -76,6 +77,35 @@ def test_the_conversation_of_rfc_7677_comes_out_byte_for_byte() -> None:
 @pytest.mark.parametrize("mechanism", HASHES)
 def test_both_ends_agree_on_the_right_password(mechanism: str) -> None:
     assert log_in(mechanism, "user", "pencil", credential(mechanism)) is not None
+
+
+def test_a_client_salts_a_password_once_for_each_salt_count_and_mechanism(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A consumer logs in on every link it opens; what salting gave is the same each time."""
+    salted: list[tuple[str, str, bytes, int]] = []
+    keys = scram._keys
+
+    def counted(hash_name: str, password: str, salt: bytes, iterations: int) -> scram._Keys:
+        salted.append((hash_name, password, salt, iterations))
+        return keys(hash_name, password, salt, iterations)
+
+    scram._kept_keys.cache_clear()
+    known = {
+        (mechanism, password, salt, count): Credential.of(
+            mechanism, password, salt=salt, iterations=count
+        )
+        for mechanism in ("SCRAM-SHA512", "SCRAM-SHA1")
+        for password in ("pencil", "pen")
+        for salt in (SALT, SALT[::-1])
+        for count in (10, 11)
+    }
+    monkeypatch.setattr(scram, "_keys", counted)
+    for _ in range(3):
+        for (mechanism, password, _, _), one in known.items():
+            assert log_in(mechanism, "user", password, one) is not None
+            assert log_in(mechanism, "another", password, one) is not None
+    assert len(salted) == len(set(salted)) == len(known)
 
 
 @pytest.mark.parametrize("mechanism", HASHES)

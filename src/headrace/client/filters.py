@@ -34,6 +34,7 @@ EVENTS: Final = {
 }
 """A kind of change -> its number in the column ``event``."""
 _EVENT: Final = SCHEMA.get_field_index("event")
+_FLAGS: Final = SCHEMA.get_field_index("flags")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +79,9 @@ class Filter:
     def _event_mask(self, batch: pa.RecordBatch) -> pa.Array | None:
         events = batch.column(_EVENT)
         if self.kinds is None:
-            # Nearly every batch is documents only: look before copying.
+            # Nearly every batch is documents only, which all have flags: look before copying.
+            if not batch.column(_FLAGS).null_count:
+                return None
             if not batch.num_rows or events.to_numpy().max() < Event.SEQNO_ADVANCED:
                 return None
             return pc.not_equal(events, pa.scalar(Event.SEQNO_ADVANCED, pa.uint8()))

@@ -11,6 +11,10 @@ Rules
   processor. A file begins with a checksum of itself: one that was cut short is not loaded.
 - Places, in this order: NUMBA_CACHE_DIR if it is set, else ``__pycache__`` beside this file, else
   the user's directory for caches. Where none can be written every process compiles.
+- Making object code takes parts of numba that it does not promise to keep: how a function is
+  compiled without wrappers, and how such a function is called. Where they are missing or different
+  the kernel is numba's own function instead, compiled in every process: slower to start, the same
+  otherwise. The log says so once.
 - A kernel takes and returns 64-bit integers, refers to nothing outside of itself but the C library,
   and raises nothing. It is called without the interpreter's lock.
 
@@ -21,6 +25,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import logging
 import os
 import tempfile
 from contextlib import suppress
@@ -28,7 +33,7 @@ from enum import IntEnum
 from functools import cache
 from importlib import import_module, metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import llvmlite
 import llvmlite.binding as llvm
@@ -45,6 +50,17 @@ SOURCES: Final = (HERE, HERE.parent / "wire")
 DIGEST_SIZE: Final = 32
 OPTIMIZATION: Final = 3
 _INTRINSIC: Final = "llvm."
+_OWN_ARGUMENTS: Final = 2
+"""Arguments of numba's convention before those of the function: result and error."""
+_LOG: Final = logging.getLogger(__name__)
+
+
+class _Unfit(Exception):
+    """What numba made cannot be kept, or not called as it would be."""
+
+
+# What a numba or llvmlite with other insides than we know may raise.
+_MISSING: Final = (ImportError, AttributeError, TypeError, RuntimeError, _Unfit)
 
 
 @cache
@@ -53,11 +69,15 @@ def code_of(module: str, function: str, arguments: int) -> Callable[..., int]:
     checksum = _checksum()
     name = f"{module.rpartition('.')[2]}.{function}"
     kept = None if checksum is None else _find(f"{name}-{checksum}.o")
-    if kept is None:
-        kept = _compiled(module, function, arguments)
-        if checksum is not None:
-            _keep(name, checksum, kept)
-    return _loaded(kept, arguments)
+    try:
+        if kept is None:
+            kept = _compiled(module, function, arguments)
+            if checksum is not None:
+                _keep(name, checksum, kept)
+        return _loaded(kept, arguments)
+    except _MISSING as error:
+        _LOG.warning("%s is compiled in every process: %s", name, error)
+        return _plain(module, function, arguments)
 
 
 def kept_in() -> Path | None:
@@ -167,10 +187,25 @@ def _compiled(module: str, function: str, arguments: int) -> bytes:
     )
     made = llvm.parse_assembly(result.library.get_llvm_str())
     foreign = [one.name for one in made.functions if one.is_declaration]
-    assert all(name.startswith(_INTRINSIC) for name in foreign), foreign
+    if not all(name.startswith(_INTRINSIC) for name in foreign):
+        raise _Unfit(f"its code needs {foreign}, allowed is nothing but LLVM's own")
     symbol: str = result.fndesc.llvm_func_name
+    taken = len(list(made.get_function(symbol).arguments))
+    if taken != _OWN_ARGUMENTS + arguments:
+        raise _Unfit(f"its code takes {taken} arguments, known are {_OWN_ARGUMENTS} + {arguments}")
     code: bytes = _machine().emit_object(made)
     return symbol.encode() + b"\0" + code
+
+
+def _plain(module: str, function: str, arguments: int) -> Callable[..., int]:
+    """The kernel by numba's front door alone; loads numba and compiles."""
+    from numba import njit, types
+
+    signature = types.int64(*(types.int64,) * arguments)
+    made = njit(signature, nogil=True, error_model="numpy")(
+        getattr(import_module(module), function)
+    )
+    return cast("Callable[..., int]", made)
 
 
 def _loaded(kept: bytes, arguments: int) -> Callable[..., int]:

@@ -374,8 +374,9 @@ def _inflated(block: Block, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, tupl
 
     Offsets and datatypes are rewritten in the block, which no one else has seen yet.
     """
-    datatype = np.frombuffer(batch.column("datatype").buffers()[1], dtype=np.uint8)
-    if not (datatype & Datatype.SNAPPY).any():
+    place = PLACES["datatype"]
+    datatypes = block.memory[place : place + batch.num_rows]
+    if not np.bitwise_or.reduce(datatypes) & Datatype.SNAPPY:
         return batch, (), 0
     from headrace.columns.code import code_of
 

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import hashlib
 import hmac
 from dataclasses import dataclass
@@ -38,6 +39,9 @@ ITERATIONS: Final = 15_000
 ITERATIONS_MAX: Final = 1_000_000
 """More than this is a peer that wants to keep us busy."""
 ITERATIONS_MIN: Final = 1
+KEYS_KEPT: Final = 64
+"""Passwords under one salt whose keys a client keeps, as RFC 5802 section 5.1 allows: one for every
+user of every node."""
 SALT_SIZE: Final = 16
 NONCE_SIZE_MAX: Final = 1_024
 MESSAGE_SIZE_MAX: Final = 8_192
@@ -145,6 +149,12 @@ def _keys(hash_name: str, password: str, salt: bytes, iterations: int) -> _Keys:
     return _Keys(_hmac(hash_name, salted, b"Client Key"), _hmac(hash_name, salted, b"Server Key"))
 
 
+@functools.lru_cache(maxsize=KEYS_KEPT)
+def _kept_keys(hash_name: str, password: str, salt: bytes, iterations: int) -> _Keys:
+    """The keys of a client who logs in again and again: salting takes longer than all the rest."""
+    return _keys(hash_name, password, salt, iterations)
+
+
 def impostor(
     mechanism: str, user: str, *, secret: bytes, iterations: int = ITERATIONS
 ) -> Credential:
@@ -185,7 +195,7 @@ class ScramClient:
         if not nonce.startswith(self._nonce) or len(nonce) == len(self._nonce):
             raise RemoteProtocolError("SCRAM server did not add to our nonce")
         iterations = _iterations(count)
-        keys = _keys(self._hash_name, self._password, _unbase64(salt, "salt"), iterations)
+        keys = _kept_keys(self._hash_name, self._password, _unbase64(salt, "salt"), iterations)
         without_proof = f"c={CHANNEL},r={nonce}"
         self._auth = f"{self._bare},{server_first},{without_proof}".encode()
         self._server_key = keys.server
