@@ -47,6 +47,7 @@ from tests.soak.cutting import Cut, Cutter, Place
 from tests.soak.model import Model, value_of, version_of
 from tests.soak.served import ServedNode
 from tests.soak.slow import slow_application
+from tests.soak.stall import Stall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -65,7 +66,6 @@ LIVES_PER_CUT_MAX: Final = 6
 WINDOWS: Final = (16 << 10, 256 << 10, 4 << 20)
 LOSSES: Final = (0, 1, 3, 20, 100, 400)
 JOIN_SECONDS: Final = 60.0
-STALL_SECONDS: Final = 30.0
 SLOW_DOCUMENTS: Final = 200_000
 SLOW_WINDOW: Final = 8 << 20
 
@@ -294,15 +294,9 @@ class Campaign:
 
     def _watch(self, reader: Changes | Follow, ended: threading.Event) -> None:
         """End a life in which nothing moves, and say where every vbucket stands."""
-        rows = -1
-        while not ended.wait(STALL_SECONDS):
-            rows, before = self.model.counts["rows"], rows
-            if rows == before:
-                lines = [str(one) for one in reader.health.vbuckets if one.state != "done"]
-                text = f"nothing moved for {STALL_SECONDS:.0f} s:\n" + "\n".join(lines)
-                self._failures.append(AssertionError(text))
-                reader.close()
-                return
+        stall = Stall(reader, self.node.url, lambda: self.model.counts["rows"])
+        if report := stall.watch(ended):
+            self._failures.append(AssertionError(report))
 
     def _take(
         self,
