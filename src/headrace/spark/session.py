@@ -9,7 +9,7 @@ Rules.
 - The package reaches a cluster's executors as one zip added with ``addPyFile`` (`ship`); pyarrow,
   numpy, numba and cramjam must be installed there, as for every Python job on Spark.
 
-Imports: errors, spark.java.
+Imports: errors, spark.carried, spark.java, spark.jobs.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.errors import ConfigError
 from headrace.spark.java import python_for_workers, use_java
+from headrace.spark.jobs import is_remote
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -137,8 +138,13 @@ def _connected(
 
 def register(spark: SparkSession) -> None:
     """Make ``format("dcp")`` known to a session."""
-    source = import_module("headrace.spark.source")
-    spark.dataSource.register(source.DcpSource)
+    if is_remote(spark):
+        with tempfile.TemporaryDirectory(prefix="headrace-") as directory:
+            package = packed(Path(directory)).read_bytes()
+        source = import_module("headrace.spark.carried").carrying(package)
+    else:
+        source = import_module("headrace.spark.source").DcpSource
+    spark.dataSource.register(source)
 
 
 def packed(directory: Path) -> Path:
