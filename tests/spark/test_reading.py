@@ -21,6 +21,7 @@ from tests.spark.worlds import state_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from headrace.history import FailoverLog, VBucketId
     from headrace.spark.feed import News, Span
 
 
@@ -84,6 +85,28 @@ def test_a_failover_that_comes_while_the_stream_is_asked_for_comes_out_as_rows_t
     rows, _ = read(producer, work)
     assert rows[0]["event"] == "rollback"
     assert state_of(rows) == producer.state()
+
+
+def test_a_vbucket_that_lost_everything_between_plan_and_read_comes_out_as_a_rollback() -> None:
+    producer = filled()
+    work = planned(producer)
+    producer.fail_over(0, 0)
+    rows, _ = read(producer, work)
+    assert [(row["event"], row["seqno"], row["epoch"]) for row in rows] == [("rollback", 0, 77)]
+
+
+class Counting(ScriptedFeed):
+    asked = 0
+
+    def failover_logs(self, vbuckets: Sequence[VBucketId]) -> dict[VBucketId, FailoverLog]:
+        self.asked += len(vbuckets)
+        return dict(super().failover_logs(vbuckets))
+
+
+def test_logs_are_not_asked_for_where_a_stream_from_the_start_brings_them() -> None:
+    feed = Counting(filled())
+    rows = list(Reading(feed, planned(filled()), rollback_epoch=1).batches())
+    assert (len(rows), feed.asked) == (1, 0)
 
 
 def test_many_new_branches_in_a_row_are_no_reason_to_give_up() -> None:

@@ -5,10 +5,10 @@ read again for ever. So a failover that comes between planning and reading must 
 rollback row, then the rows of the history that lives.
 
 Rules.
-- The failover log is looked at before a stream is asked for, and the one it was accepted with
-  again; a newer branch than the batch was planned with sends the vbucket back to its last honest
-  boundary, in a new epoch, even if the producer said yes: rows of an earlier attempt at this batch
-  may have been published already, and some of them may be dead.
+- The failover log is looked at before a stream is asked for, unless it is one from seqno 0, and
+  the one it was accepted with again; a newer branch than the batch was planned with sends the
+  vbucket back to its last honest boundary, in a new epoch, even if the producer said yes: rows of
+  an earlier attempt at this batch may have been published already, and some of them may be dead.
 - Whole snapshots: rows are read to the end of the snapshot that holds the planned end.
   ``exact`` drops what lies beyond, and claims no boundary there.
 - A vbucket that cannot be read to its planned end is a ConnectionLost: Spark has already promised
@@ -115,14 +115,21 @@ class Reading:
 
         Every end is taken back to what the producer has, so that nobody waits for more.
         """
-        vbuckets = [span.vbucket for span in spans]
-        if not vbuckets:
+        if not spans:
             return [], []
-        logs, highs = self._feed.failover_logs(vbuckets), self._feed.high_seqnos()
+        highs = self._feed.high_seqnos()
+        # A stream from seqno 0 is never refused and brings its log along: to ask a thousand of them
+        # beforehand costs a tenth of reading them. Where nothing is left there is no stream.
+        fresh = {s.vbucket for s in spans if not s.position.seqno and highs.get(s.vbucket)}
+        begun = [span.vbucket for span in spans if span.vbucket not in fresh]
+        logs = self._feed.failover_logs(begun) if begun else {}
         honest = {one.vbucket: one.claim.honest for one in self._assignments}
         found, told = [], []
         for span in spans:
             vb = span.vbucket
+            if vb in fresh:
+                found.append(Span(vb, span.position, min(span.end_seqno, highs[vb])))
+                continue
             if vb not in logs or vb not in highs:
                 found.append(span)
                 continue
