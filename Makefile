@@ -29,6 +29,7 @@ CUTS ?= 1000
 DOCUMENTS ?= 1000000
 KILL ?= all
 TIMES ?= 20
+PYSPARK ?= 4.2.1
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
 
@@ -52,7 +53,7 @@ SPARK_TESTS := tests/spark tests/cli/test_sync.py tests/cli/test_verify.py tests
 # A demo ends its JVM when it ends: not the one that all other tests of a run share.
 DEMO_TESTS := tests/demo tests/cli/test_demo.py
 
-.PHONY: help demo test check interop spark kills browser screenshots bench fuzz sim soak reference docs figures lock clean
+.PHONY: help demo test check interop spark clusters older kills moves browser screenshots bench fuzz sim soak reference docs figures lock clean
 
 help: ## print this list
 	@echo "usage: make <target>"
@@ -63,14 +64,24 @@ demo: $(SPARK_READY) ## a whole pipeline in two minutes: node, workload, failove
 	@$(VENV)/bin/headrace demo --out build/demo $(DEMO_ARGS)
 
 test: $(READY) ## run the tests (PYTEST_ARGS="tests/wire -x" to choose)
-	@$(RUN) -m pytest -m "not interop and not browser" $(addprefix --ignore=,$(SPARK_TESTS)) $(PYTEST_ARGS)
+	@$(RUN) -m pytest -m "not interop and not browser and not kills" $(addprefix --ignore=,$(SPARK_TESTS)) $(PYTEST_ARGS)
 
 spark: $(SPARK_READY) ## the tests of the pipeline (adds Spark to the environment; SLOW=1: kills instead)
 	@$(RUN) -m pytest -m "$(if $(SLOW),slow,not slow)" $(filter-out $(DEMO_TESTS),$(SPARK_TESTS)) $(PYTEST_ARGS)
 	@$(RUN) -m pytest -m "$(if $(SLOW),slow,not slow)" $(DEMO_TESTS) $(PYTEST_ARGS) || [ $$? -eq 5 ]
 
+clusters: $(SPARK_READY) ## the same sync on a standalone cluster, through Spark Connect, on the Java from PyPI
+	@$(RUN) -m pytest -m slow tests/spark/test_clusters.py $(PYTEST_ARGS)
+
+older: build/spark-$(PYSPARK)/.ready ## the pipeline on an older Spark (PYSPARK=4.2.1), with MERGE into a Delta table
+	@build/spark-$(PYSPARK)/bin/python -m pytest -m "not slow" tests/spark $(PYTEST_ARGS)
+	@build/spark-$(PYSPARK)/bin/python -m pytest -m slow tests/spark/test_merge.py $(PYTEST_ARGS)
+
 kills: $(SPARK_READY) ## kill a running sync (KILL=driver|executor|worker|node|all, TIMES=20, SEED=n)
 	@$(RUN) -m tests.spark.campaign --kill "$(KILL)" --times "$(TIMES)" $(if $(SEED),--seed "$(SEED)")
+
+moves: $(READY) ## kill -9 the source, the target and the manager at every step of a move
+	@$(RUN) -m pytest tests/cluster/test_kills.py $(PYTEST_ARGS)
 
 check: $(SPARK_READY) ## ruff, mypy, and the tests of layers, docs and tidiness
 	@$(RUN) -m ruff check .
@@ -87,7 +98,7 @@ browser: $(BROWSER_READY) ## the tests of the live page in Chromium (fetches one
 	@$(RUN) -m tools.browser --install || .ci/install-tools chromium
 	@$(RUN) -m pytest -m browser -s tests/browser $(PYTEST_ARGS)
 
-screenshots: $(BROWSER_READY) ## take the pictures of docs/images anew (needs a Chromium, as `make browser` does)
+screenshots: $(SPARK_READY) $(BROWSER_READY) ## run the demo for docs/demo/report.html, take the pictures of docs/images (needs a Chromium)
 	@$(RUN) -m tools.browser --install || .ci/install-tools chromium
 	@$(RUN) -m tools.screenshots
 
@@ -162,10 +173,22 @@ $(READY):
 	@touch $@
 
 $(SPARK_READY): $(READY)
-	@echo "adding Spark to $(VENV) from requirements-spark.lock: 630 MB, once"
-	@$(RUN) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-spark.lock
+	@echo "adding Spark to $(VENV) from requirements-spark.lock: 650 MB, once"
+	@# Spark comes as a source archive: without --use-pep517 an older pip builds it the old way, and says so at length.
+	@$(RUN) -m pip install --quiet --disable-pip-version-check --use-pep517 --require-hashes -r requirements-spark.lock
 	@echo "compiling headrace's kernels, once"
 	@$(RUN) -c "from headrace.cli.installation import kernels; print(kernels().found)"
+	@touch $@
+
+# The lock with another Spark in the place of its own.
+build/spark-$(PYSPARK)/.ready: requirements-spark.lock
+	@$(find_python); "$$found" -m venv --clear build/spark-$(PYSPARK)
+	@awk '/^[a-z]/ { other = !/^pyspark==/ } other' requirements-spark.lock > build/spark-$(PYSPARK)/others.lock
+	@echo "setting up build/spark-$(PYSPARK): 630 MB, once"
+	@build/spark-$(PYSPARK)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
+		-r build/spark-$(PYSPARK)/others.lock
+	@build/spark-$(PYSPARK)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --use-pep517 \
+		"pyspark==$(PYSPARK)"
 	@touch $@
 
 $(BROWSER_READY): $(READY)
