@@ -51,7 +51,7 @@ DELAY_SECONDS: Final = 0.05
 DELAY_SECONDS_MAX: Final = 5.0
 IDLE_SECONDS: Final = 0.5
 """Until a node is tried again that the map names and no course waits for yet."""
-BACKFILLS_MAX: Final = 8
+BACKFILLS_MAX: Final = 16
 BACKFILLS_MIN: Final = 2
 BACKFILL_ITEMS: Final = 16_384
 EXTENSIONS_MAX: Final = 8

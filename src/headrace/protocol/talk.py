@@ -18,7 +18,7 @@ Imports: errors, history, protocol, wire.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from headrace.errors import ConfigError, LocalProtocolError, RemoteProtocolError
@@ -161,20 +161,19 @@ class StreamTalk:
         ``tell_purge``: the producer understands a purge seqno in the request (markers V2.2).
         """
         plan, token = self.plan, self._resumption.asked
-        common = m.StreamRequest(
+        is_draft = dialect is Dialect.UPR_DRAFT
+        self.opaque = opaque
+        return m.StreamRequest(
             opaque=opaque,
             vbucket=plan.vbucket,
             flags=plan.flags,
             start_seqno=token.seqno,
             end_seqno=plan.end_seqno,
             vb_uuid=token.branch,
+            snap_start_seqno=None if is_draft else token.snapshot.start,
+            snap_end_seqno=None if is_draft else token.snapshot.end,
+            high_seqno=self._branch_start(token) if is_draft else None,
             value=plan.value(purge_seqno=token.purge_seqno if tell_purge else NO_SEQNO),
-        )
-        self.opaque = opaque
-        if dialect is Dialect.UPR_DRAFT:
-            return replace(common, high_seqno=self._branch_start(token))
-        return replace(
-            common, snap_start_seqno=token.snapshot.start, snap_end_seqno=token.snapshot.end
         )
 
     def _branch_start(self, token: ResumeToken) -> Seqno:
