@@ -127,6 +127,7 @@ BUGS: dict[str, Bug] = {
     "branch-at-high-seqno": Bug(
         "a promoted replica begins its branch at its high seqno, inside half a snapshot",
         instead(VBucket, "complete_seqno", property(lambda self: self.high_seqno)),
+        is_rare=True,
     ),
     "token-by-marker": Bug(
         "a resume token moves with a marker, before any item of it came",
