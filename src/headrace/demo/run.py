@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.client.bucket import connect
 from headrace.demo.following import Following
+from headrace.demo.interrupts import Interrupts
 from headrace.demo.losing import Loss, place_to_lose, withdrawn
 from headrace.demo.record import Record, Sample, TurnSeen
 from headrace.demo.served import ServedNode
@@ -110,6 +111,7 @@ class Demo:
         self._withdrawals: list[Withdrawal] = []
         self._sampled_at = 0.0
         self._bucket: Bucket | None = None
+        self._interrupts = Interrupts()
 
     @property
     def url(self) -> str:
@@ -125,7 +127,7 @@ class Demo:
 
     def run(self) -> Summary:
         """Run it all; HeadraceError if something failed, KeyboardInterrupt if it was told to."""
-        with self._screen:
+        with self._screen, self._interrupts:
             try:
                 return self._run()
             finally:
@@ -193,6 +195,7 @@ class Demo:
             while trading.is_alive():
                 self._pause(SAMPLE_SECONDS)
         except KeyboardInterrupt:
+            self._interrupts.taken()
             screen.say(self.now, "keep      ended; once more to stop at once")
 
     def _fail_over(self) -> None:
@@ -321,6 +324,7 @@ class Demo:
         self._check()
 
     def _check(self) -> None:
+        self._interrupts.check()
         for one in (self._trading, self._following):
             if one is not None and one.failure is not None:
                 raise one.failure
