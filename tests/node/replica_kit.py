@@ -12,7 +12,7 @@ from headrace.wire.dialect import Dialect
 from headrace.wire.frame import FrameBuffer
 from headrace.wire.messages import AddStream, CloseStream, Open
 from headrace.wire.opcodes import Datatype, Feature, OpenFlag, VBucketState
-from tests.node.stream_kit import Host, Session, make_host
+from tests.node.stream_kit import Host, Session, make_host, put
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -176,3 +176,19 @@ class Pair:
     def close(self) -> None:
         self.producer.close()
         self.consumer.replica.close()
+
+
+def told_to_go_back(settings: ReplicaSettings) -> Pair:
+    """A pair whose replica holds seqno 2, which its producer lost: it is to go back to 1."""
+    active, replica = make_host(), replica_host()
+    source = active.bucket.vbucket(0)
+    before = Pair(active, Consumer(replica))
+    before.add()
+    for name in ("a", "b"):
+        put(source, name)
+        before.settle()
+    before.close()
+    source.failover(1)
+    pair = Pair(active, Consumer(replica, settings=settings))
+    pair.add()
+    return pair

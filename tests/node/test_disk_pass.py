@@ -175,17 +175,25 @@ def test_a_change_stream_goes_on_with_every_commit(tmp_path: Path) -> None:
 # -- purges ----------------------------------------------------------------------------------------
 
 
-def purged(path: Path) -> Host:
+def unpurged(path: Path) -> Host:
     host = make_host(path)
     vbucket = host.bucket.vbucket(0)
     put(vbucket, "a", "b", "c")
     vbucket.delete(b"\0a")
     vbucket.delete(b"\0b")
     put(vbucket, "d")
-    host = restarted(host, path)
+    return restarted(host, path)
+
+
+def purged(path: Path) -> Host:
+    host = unpurged(path)
+    purge(host)
+    return host
+
+
+def purge(host: Host) -> None:
     host.bucket.compact(drop_deletes=True)
     assert host.bucket.vbucket(0).purge_seqno == 5
-    return host
 
 
 def test_a_reader_behind_the_purge_starts_again(tmp_path: Path) -> None:
@@ -217,4 +225,29 @@ def test_a_reader_behind_the_purge_that_does_not_mind_goes_on(
         "mutation 6",
         "end 0",
     ]
+    host.bucket.close()
+
+
+LATE = {
+    "ignores it": (
+        StreamFlag.IGNORE_PURGED_TOMBSTONES,
+        ["marker 2-6 06", "mutation 3", "mutation 6", "end 0"],
+    ),
+    "minds": (StreamFlag(0), ["end 2"]),
+}
+
+
+@pytest.mark.parametrize("case", LATE.values(), ids=LATE)
+def test_a_purge_between_the_request_and_the_first_read_is_not_forgiven_to_a_reader_that_minds(
+    tmp_path: Path, case: tuple[StreamFlag, list[str]]
+) -> None:
+    """It stands at 2, holds "a" and "b", and would never hear that they were deleted."""
+    flags, expected = case
+    host = unpurged(tmp_path / "p")
+    peer = Peer(host, flags=TIMES)
+    peer.stream(0, 2, uuid=peer.uuid(), flags=flags | LATEST)
+    purge(host)
+    assert kinds(peer.drain()) == expected
+    reply = peer.request(0, 2, uuid=peer.uuid(), flags=flags)
+    assert getattr(reply, "rollback_seqno", None) == (None if flags else 0)
     host.bucket.close()

@@ -16,7 +16,7 @@ from headrace.wire.codec import encode
 from headrace.wire.dialect import Dialect
 from headrace.wire.message import ErrorReply, Message
 from headrace.wire.opcodes import Feature, Opcode, Status, StreamFlag, VBucketState
-from tests.node.replica_kit import Consumer, Pair, replica_host
+from tests.node.replica_kit import Consumer, Pair, replica_host, told_to_go_back
 from tests.node.stream_kit import Host, make_host, put
 
 if TYPE_CHECKING:
@@ -209,33 +209,34 @@ def test_a_rollback_inside_a_received_snapshot_goes_to_its_beginning() -> None:
 
 
 def test_a_copy_that_is_promoted_before_its_rollback_keeps_what_it_has() -> None:
-    active, replica = make_host(), replica_host()
-    pair = standing(active=active, replica=replica)
-    put(active.bucket.vbucket(0), "b")
-    pair.settle()
-    pair.close()
-    active.bucket.vbucket(0).failover(1)
     waiting: list[Callable[[], object]] = []
-    settings = ReplicaSettings(off_loop=lambda work, _: waiting.append(work))
-    again = pair_of(active, replica, settings=settings)
-    again.add(0)
-    replica.set_state(0, VBucketState.ACTIVE)
+    again = told_to_go_back(ReplicaSettings(off_loop=lambda work, _: waiting.append(work)))
+    again.consumer.host.set_state(0, VBucketState.ACTIVE)
     (work,) = waiting
     with pytest.raises(StoreError, match="only a replica rolls back"):
         work()
     assert copy_of(again).high_seqno == 2
 
 
+@pytest.mark.parametrize("promoted", [False, True])
+def test_a_copy_that_is_lost_right_after_its_rollback_refuses_add_stream(promoted: bool) -> None:
+    waiting: list[tuple[Any, Any]] = []
+    again = told_to_go_back(ReplicaSettings(off_loop=lambda *both: waiting.append(both)))
+    host, ((work, then),) = again.consumer.host, waiting
+    reached = work()
+    if promoted:
+        host.set_state(0, VBucketState.ACTIVE)
+    else:
+        host.bucket.delete_vbucket(0)
+    then(reached)
+    again.carry()
+    assert refusals(again.replies) == [(Opcode.ADD_STREAM, Status.NOT_MY_VBUCKET)]
+    assert not host.inbound
+    assert [type(one) for one in again.consumer.sent].count(m.StreamRequest) == 1, "asks no more"
+
+
 def test_a_rollback_that_fails_refuses_add_stream() -> None:
-    active, replica = make_host(), replica_host()
-    pair = standing(active=active, replica=replica)
-    put(active.bucket.vbucket(0), "b")
-    pair.settle()
-    pair.close()
-    active.bucket.vbucket(0).failover(1)
-    settings = ReplicaSettings(off_loop=lambda _, then: then(StoreFull("full")))
-    again = pair_of(active, replica, settings=settings)
-    again.add(0)
+    again = told_to_go_back(ReplicaSettings(off_loop=lambda _, then: then(StoreFull("full"))))
     assert refusals(again.replies) == [(Opcode.ADD_STREAM, Status.ETMPFAIL)]
 
 

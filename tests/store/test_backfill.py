@@ -103,14 +103,16 @@ def test_a_reader_may_forgive_the_purge_that_was() -> None:
     bucket.commit()
     bucket.compact(purge_before_seqno=3, drop_deletes=True)
     assert vbucket.purge_seqno == 3
-    view = vbucket.backfill(after=1, transform=AT_REST, forgives_purge=True)
+    view = vbucket.backfill(after=1, transform=AT_REST, forgiven_purge=3)
     assert seqnos(read_disk(view)) == [2, 4, 5, 6]
-    again = vbucket.backfill(after=1, transform=AT_REST, forgives_purge=True)
+    again = vbucket.backfill(after=1, transform=AT_REST, forgiven_purge=3)
     assert again.read(1) is not None
     bucket.compact(drop_deletes=True)
     assert vbucket.purge_seqno == 5
     assert again.read(1) is None
     assert again.outcome is BackfillOutcome.PURGED, "but not a later one"
+    late = vbucket.backfill(after=1, transform=AT_REST, forgiven_purge=3)
+    assert late.outcome is BackfillOutcome.PURGED, "even if it came before the view was opened"
 
 
 def test_a_purge_waits_for_readers_from_0() -> None:

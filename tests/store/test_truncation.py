@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.errors import StoreFull
+from headrace.errors import StoreError, StoreFull
 from headrace.store import AT_REST
 from headrace.wire.opcodes import VBucketState
 from tests.store.crash_disk import CrashDisk
@@ -115,6 +115,16 @@ def test_a_rollback_goes_to_zero_when_the_state_is_gone() -> None:
     assert (vbucket.high_seqno, vbucket.item_count, vbucket.rewind_seqno) == (0, 0, 0)
     assert vbucket.failover_log.newest.uuid != before.newest.uuid
     assert reopened(bucket).vbucket(0).high_seqno == 0
+
+
+def test_a_rollback_nobody_wants_any_longer_changes_nothing() -> None:
+    vbucket = make_bucket(state=VBucketState.REPLICA).vbucket(0)
+    for number in (1, 2):
+        vbucket.store(b"\0a", b"", seqno=number, cas=number, rev=number)
+    with pytest.raises(StoreError, match="to 1 is no longer wanted"):
+        vbucket.rollback(1, unless=lambda: True)
+    assert (vbucket.high_seqno, vbucket.generation) == (2, 0)
+    assert vbucket.rollback(1, unless=lambda: False) == 1
 
 
 def test_a_truncation_the_disk_refuses_changes_nothing() -> None:

@@ -122,8 +122,8 @@ class DiskRequest:
     """What a stream wants of the disk.
 
     ``start_of`` gives the marker's start for the first seqno of a range. ``owed_end``: the marker
-    must not end before. ``purged_is_fine``: the request was accepted although tombstones above its
-    start were purged.
+    must not end before. ``forgiven_purge``: the request was accepted although tombstones above its
+    start, up to here, were purged.
     """
 
     vbucket: VBucket
@@ -133,7 +133,7 @@ class DiskRequest:
     start_of: Callable[[int], int]
     oso: OsoLimits | None = None
     owed_end: int = 0
-    purged_is_fine: bool = False
+    forgiven_purge: int = 0
 
 
 def open_passes(request: DiskRequest) -> list[DiskPass]:
@@ -159,7 +159,7 @@ def _open(request: DiskRequest, after: int, **more: int) -> Backfill:
         transform=request.shape.disk,
         last=last,
         all_versions=bool(more.get("all_versions")),
-        forgives_purge=request.purged_is_fine,
+        forgiven_purge=request.forgiven_purge,
     )
     if view.outcome in _LOST:
         view.close()

@@ -312,12 +312,20 @@ class Replica:
                 return
             if isinstance(result, Exception):
                 self.drop(stream, Status.ETMPFAIL)
-            else:
-                stream.rolled_back()
+            elif stream.rolled_back():
                 self._send(stream.request())
+            else:
+                self.drop(stream, Status.NOT_MY_VBUCKET)
             self.session.wake()
 
-        self.settings.off_loop(lambda: vbucket.rollback(to, as_replica=True), gone_back)
+        def is_over() -> bool:
+            # The connection may go while this waits for a thread. The next one's stream may stand
+            # by then: what it received must not be taken away, and nobody would tell the manager.
+            return stream.state is not State.ROLLING_BACK
+
+        self.settings.off_loop(
+            lambda: vbucket.rollback(to, as_replica=True, unless=is_over), gone_back
+        )
 
     def _error(self, message: ErrorReply, now: float) -> None:
         if message.opcode != Opcode.STREAM_REQ:

@@ -252,11 +252,17 @@ class ReplicaStream:
         # A demand that leaves us where we are would be made for ever.
         return seqno if vbucket.unsettled.boundary(seqno) < vbucket.high_seqno else 0
 
-    def rolled_back(self) -> None:
-        """The vbucket went back."""
+    def rolled_back(self) -> bool:
+        """The vbucket went back; False: it is lost, and was not touched.
+
+        Between the end of a rollback on its thread and this call it may be deleted or promoted.
+        """
         self._generation = self.vbucket.generation
+        if self.is_lost:
+            return False
         if not self.vbucket.high_seqno:
             self.vbucket.set_manifest({})
+        return True
 
     def accepted(self, entries: tuple[m.FailoverEntry, ...]) -> None:
         """The producer accepted: its log is ours. Refusal EINVAL when it is none."""

@@ -69,6 +69,7 @@ class Stream:
     """One accepted stream request."""
 
     __slots__ = (
+        "_accepted_purge",
         "_ahead",
         "_awaited",
         "_cursor",
@@ -119,9 +120,10 @@ class Stream:
         gate: EventGate,
         cursor_name: str,
         oso: OsoLimits | None,
+        purge_seqno: int = 0,
         takeover: Takeover | None = None,
     ) -> None:
-        """Stand before the first item; nothing is read yet."""
+        """Stand before the first item; ``purge_seqno`` is the one the request was judged by."""
         self._source, self._vbucket, self._manifest = source, vbucket, source.manifest
         self.accepted, self.end, self.flags = accepted, int(accepted.end), flags
         self.shape, self.filter, self._gate = shape, filter_, gate
@@ -153,6 +155,7 @@ class Stream:
         """The highest seqno whose persistence was asked for."""
         self._disk_from = 0
         self._oso = oso
+        self._accepted_purge = purge_seqno
         self.has_slot = False
         self.awaits_slot = False
         self.is_queued = False
@@ -377,9 +380,16 @@ class Stream:
                 start_of=self.markers.start_of,
                 owed_end=self.markers.owed_end,
                 oso=self._oso,
-                purged_is_fine=self.read_seqno == self.accepted.start and self.markers.is_first,
+                forgiven_purge=self._forgiven_purge(),
             )
         )
+
+    def _forgiven_purge(self) -> int:
+        """The purge seqno the request was accepted with: it may have waited for a slot since."""
+        if self.read_seqno != self.accepted.start or not self.markers.is_first:
+            return 0
+        ignores = StreamFlag.IGNORE_PURGED_TOMBSTONES in self.flags
+        return self._vbucket.purge_seqno if ignores else self._accepted_purge
 
     def _run(self, one: DiskPass, box: Outbox) -> StreamEndReason | None:
         """One message or one chunk of a pass; the reason when it failed."""

@@ -76,6 +76,8 @@ class Answer:
     decision: Decision
     vbucket: VBucket | None
     filter: StreamFilter
+    purge_seqno: int = 0
+    """The vbucket's when it was decided; a compaction may move it before the stream reads."""
 
 
 def answer(message: StreamRequest, asker: Asker, live: Container[tuple[int, int]]) -> Answer:
@@ -104,7 +106,7 @@ def answer(message: StreamRequest, asker: Asker, live: Container[tuple[int, int]
     decision = decide(asked, view, connection)
     if isinstance(decision, Accepted):
         decision = _not_served(asked, view, filter_, asker) or decision
-    return Answer(decision, vbucket, filter_)
+    return Answer(decision, vbucket, filter_, 0 if view is None else view.purge)
 
 
 def _not_served(
@@ -205,6 +207,7 @@ def make_stream(message: StreamRequest, accepted: Accepted, found: Answer, asker
         gate=gate,
         cursor_name=f"{asker.options.name}:{vbucket.id}:{filter_.stream_id or 0}",
         oso=None if takeover else _oso_limits(asker),
+        purge_seqno=found.purge_seqno,
         takeover=Takeover(acknowledges=shape.can_acknowledge) if takeover else None,
     )
 

@@ -50,7 +50,7 @@ class Backfill:
         transform: Transform,
         last: int | None,
         all_versions: bool,
-        forgives_purge: bool = False,
+        forgiven_purge: int = 0,
     ) -> None:
         """Open the view; the core's lock is held."""
         self._vbucket = vbucket
@@ -68,7 +68,7 @@ class Backfill:
         """Where a reader is consistent: ``end``, or on a replica the end of the snapshot that was
         half received at ``end`` (the rest must be read from memory under the same marker)."""
         self.purge_seqno = vbucket.purge_seqno
-        self._forgiven = vbucket.purge_seqno if forgives_purge else 0
+        self._forgiven = forgiven_purge
         """Purges up to here do not matter to this reader."""
         self.high_completed_seqno = vbucket.high_completed_at(self.end)
         self.high_prepared_seqno = vbucket.high_prepared_seqno

@@ -346,14 +346,14 @@ class VBucket(Changes):
         transform: Transform,
         last: int | None = None,
         all_versions: bool = False,
-        forgives_purge: bool = False,
+        forgiven_purge: int = 0,
     ) -> Backfill:
         """Open a consistent view of what is persisted above ``after``.
 
         ``last`` leaves out items above it (still as seen at the view's end). ``all_versions``
         yields superseded versions too, as far as they are kept (`history_start_seqno`). A purge
         seqno above ``after`` (and ``after`` > 0) gives a view whose outcome is PURGED at once,
-        unless the reader ``forgives_purge``: then only a later purge does.
+        unless it is at most ``forgiven_purge``, the one the reader was accepted with.
         """
         with self.core.lock:
             self.check_exists()
@@ -363,7 +363,7 @@ class VBucket(Changes):
                 transform=transform,
                 last=last,
                 all_versions=all_versions,
-                forgives_purge=forgives_purge,
+                forgiven_purge=forgiven_purge,
             )
 
     def close_checkpoint(self, *, start: int | None = None) -> int:
@@ -497,16 +497,21 @@ class VBucket(Changes):
             self.record_changed = True
         self.core.wake.set()
 
-    def rollback(self, to: int, *, as_replica: bool = False) -> int:
+    def rollback(
+        self, to: int, *, as_replica: bool = False, unless: Callable[[], bool] | None = None
+    ) -> int:
         """Forget everything above ``to`` (replicas), durably; the high seqno reached.
 
         That is the greatest boundary at or below ``to`` when its state can still be rebuilt, else
         0: the vbucket is empty and has a new history. Cursors are dropped, open views end as
         ROLLED_BACK, waiting callbacks get False. ``as_replica``: StoreError when it is active; a
         copy may be promoted while its rollback waits for a thread, and then it is the truth.
+        ``unless`` is asked when the wait is over; StoreError when nobody wants it any longer.
         """
         with self.core.structure:
             self.check_exists()
+            if unless is not None and unless():
+                raise StoreError(f"the rollback of vbucket {self.id} to {to} is no longer wanted")
             if as_replica and self.state is VBucketState.ACTIVE:
                 raise StoreError(f"vbucket {self.id} is active; only a replica rolls back")
             to = self.unsettled.boundary(min(to, self.high_seqno))
