@@ -370,6 +370,15 @@ def test_a_stream_that_fails_is_tried_again(step: Step) -> None:
     assert walk(mover, event) == [Wait(seconds=0.25)]
 
 
+def test_what_a_stream_says_while_the_move_waits_may_be_read_when_it_links_again() -> None:
+    mover = inspected()
+    walk(mover, seen(S.ACTIVE, None), StateSet())
+    walk(mover, StreamRefused(vbucket=3, status=7, text="NOT_MY_VBUCKET"), TimePassed())
+    assert mover.step is Step.LINKING
+    assert walk(mover, StreamEnded(vbucket=3, reason=StreamEndReason.CLOSED)) == []
+    assert walk(mover, LinksOpened()) == [AskCopies()]
+
+
 @pytest.mark.parametrize("step", [Step.PREPARING, Step.REOPENING, Step.PROMOTING, Step.ARMING])
 def test_an_order_that_is_refused_is_tried_again(step: Step) -> None:
     mover = inspected()

@@ -184,6 +184,61 @@ def test_a_refused_stream_is_told_with_its_status() -> None:
     assert sent(proxy, Side.PRODUCER) == b""
 
 
+LOG: Final = (m.FailoverEntry(uuid=1, seqno=0),)
+ACCEPTED: Final = encode(m.StreamRequestReply(opaque=77, failover_log=LOG), D7)
+
+
+@pytest.mark.parametrize(
+    "answer", [ACCEPTED, refused(Opcode.STREAM_REQ, 77, 0x02)], ids=["accepted", "exists"]
+)
+def test_a_refused_stream_that_the_producer_has_is_closed_there_first(answer: bytes) -> None:
+    proxy = Proxy()
+    proxy.add_stream(3)
+    opaque = own_opaque(proxy, Side.CONSUMER, m.AddStream)
+    proxy.receive(Side.CONSUMER, request(3, 77))
+    proxy.receive(Side.PRODUCER, answer)
+    sent(proxy, Side.PRODUCER)
+    proxy.take_events()
+    proxy.receive(Side.CONSUMER, refused(Opcode.ADD_STREAM, opaque, 0x07) + request(3, 78))
+    close, later = split_frames(sent(proxy, Side.PRODUCER))
+    assert isinstance(decode(close, D7), m.CloseStream)
+    assert (close.vbucket, later.opaque) == (3, 78), "it cannot hit the stream that is asked next"
+    assert proxy.take_events() == [StreamAsked(vbucket=3, start_seqno=5)]
+    proxy.receive(Side.PRODUCER, encode(m.CloseStreamReply(opaque=close.opaque), D7))
+    assert proxy.take_events() == [
+        StreamRefused(vbucket=3, status=0x07, text="NOT_MY_VBUCKET (0x07)")
+    ]
+
+
+@pytest.mark.parametrize("status", [0x07, 0x23])
+def test_a_stream_that_the_producer_refused_is_not_closed_there(status: int) -> None:
+    proxy = Proxy()
+    proxy.add_stream(3)
+    opaque = own_opaque(proxy, Side.CONSUMER, m.AddStream)
+    proxy.receive(Side.CONSUMER, request(3, 77))
+    proxy.receive(Side.PRODUCER, refused(Opcode.STREAM_REQ, 77, status))
+    sent(proxy, Side.PRODUCER)
+    proxy.receive(Side.CONSUMER, refused(Opcode.ADD_STREAM, opaque, status))
+    assert sent(proxy, Side.PRODUCER) == b""
+    assert isinstance(proxy.take_events()[-1], StreamRefused)
+
+
+def test_a_stream_that_stands_is_not_closed_when_it_is_added_twice() -> None:
+    proxy = Proxy()
+    proxy.add_stream(3)
+    first = own_opaque(proxy, Side.CONSUMER, m.AddStream)
+    proxy.receive(Side.CONSUMER, request(3, 77))
+    proxy.receive(Side.PRODUCER, ACCEPTED)
+    proxy.receive(Side.CONSUMER, encode(m.AddStreamReply(opaque=first, stream_opaque=77), D7))
+    sent(proxy, Side.PRODUCER)
+    sent(proxy, Side.CONSUMER)
+    proxy.add_stream(3)
+    second = own_opaque(proxy, Side.CONSUMER, m.AddStream)
+    proxy.receive(Side.CONSUMER, refused(Opcode.ADD_STREAM, second, 0x02))
+    assert sent(proxy, Side.PRODUCER) == b""
+    assert isinstance(proxy.take_events()[-1], StreamRefused)
+
+
 @pytest.mark.parametrize("statuses", [(0, 0), (1, 0), (0, 1), (1, 1)])
 def test_a_stream_is_closed_at_the_consumer_then_at_the_producer(statuses: tuple[int, int]) -> None:
     def reply(opaque: int, status: int) -> bytes:

@@ -160,6 +160,7 @@ WITHOUT_STREAM: Final = (
     Step.WAITING,
 )
 """Steps with no stream of their own: what the link does is no business of theirs."""
+OF_STREAMS: Final = (StreamAdded, StreamRefused, StreamClosed, StreamEnded)
 
 
 class Mover:
@@ -483,10 +484,11 @@ class Mover:
         (Step.FORGETTING, JournalWritten): _forgotten,
         (Step.WAITING, TimePassed): _link,
         **dict.fromkeys([(step, LinkLost) for step in WITHOUT_STREAM], _nothing),
-        **dict.fromkeys([(step, StreamEnded) for step in WITHOUT_STREAM], _nothing),
-        **dict.fromkeys([(step, StreamClosed) for step in WITHOUT_STREAM], _nothing),
-        **dict.fromkeys([(step, StreamAdded) for step in WITHOUT_STREAM], _nothing),
-        **dict.fromkeys([(step, StreamRefused) for step in WITHOUT_STREAM], _nothing),
+        # What came while it waited may be read when it links again.
+        **dict.fromkeys(
+            [(step, kind) for step in (*WITHOUT_STREAM, Step.LINKING) for kind in OF_STREAMS],
+            _nothing,
+        ),
     }
     """(step, kind of event) -> what follows; a pair that is missing is an error of ours."""
 

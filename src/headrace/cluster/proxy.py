@@ -15,6 +15,8 @@ Rules
 - At most `QUEUE_SIZE_MAX` bytes wait for a side before the other side is no longer read.
 - A stream is closed at the consumer first, then at the producer: the consumer drops what still
   comes.
+- A stream that the producer has and the consumer refused is closed at the producer before the
+  refusal is told: it would refuse every later request for the vbucket with KEY_EEXISTS.
 
 Spec: docs/protocol.md, "Takeover".
 
@@ -151,6 +153,8 @@ class _Own:
 
     opcode: int
     vbucket: int
+    refused: StreamRefused | None = None
+    """Told, instead of the closing, when what a refusal left at the producer is closed."""
 
 
 class Proxy:
@@ -172,6 +176,8 @@ class Proxy:
         self._own: dict[tuple[Side, int], _Own] = {}
         self._opaque = OWN_OPAQUE_FIRST
         self._streams: dict[int, int] = {}
+        self._granted: set[int] = set()
+        """Vbuckets the producer streams by its last answer; whether the consumer does is open."""
         self._states: dict[int, int] = {}
         self._events: list[ProxyEvent] = []
         self._notable = np.zeros(NOTABLE_MAX, np.int64)
@@ -271,11 +277,16 @@ class Proxy:
             self._opaque = OWN_OPAQUE_FIRST
         return self._opaque
 
-    def _ask(self, side: Side, request: m.AddStream | m.CloseStream) -> None:
+    def _ask(
+        self,
+        side: Side,
+        request: m.AddStream | m.CloseStream,
+        refused: StreamRefused | None = None,
+    ) -> None:
         if len(self._own) >= OWN_MAX:
             raise LocalProtocolError(f"{len(self._own)} requests without reply, limit {OWN_MAX}")
         opcode = OPCODES[type(request)]
-        self._own[side, request.opaque] = _Own(opcode, request.vbucket)
+        self._own[side, request.opaque] = _Own(opcode, request.vbucket, refused)
         self._output[side].append(encode(request, self.dialect))
         self._queued[side] += len(self._output[side][-1])
 
@@ -324,12 +335,20 @@ class Proxy:
             return None
 
     def _added(self, own: _Own, reply: Message | None) -> None:
+        is_granted = own.vbucket in self._granted
+        self._granted.discard(own.vbucket)
         if isinstance(reply, m.AddStreamReply):
             self._events.append(StreamAdded(vbucket=own.vbucket))
             return
         status = reply.status if isinstance(reply, ErrorReply) else Status.EINTERNAL
         text = _status_text(status)
-        self._events.append(StreamRefused(vbucket=own.vbucket, status=status, text=text))
+        refused = StreamRefused(vbucket=own.vbucket, status=status, text=text)
+        if is_granted:
+            # Nothing the consumer asks from now on can overtake this.
+            request = m.CloseStream(vbucket=own.vbucket, opaque=self._number())
+            self._ask(Side.PRODUCER, request, refused)
+        else:
+            self._events.append(refused)
 
     def _closed_at_consumer(self, own: _Own, reply: Message | None) -> None:
         del reply  # closed, or it was not there: the same to us
@@ -338,7 +357,7 @@ class Proxy:
 
     def _closed_at_producer(self, own: _Own, reply: Message | None) -> None:
         del reply
-        self._events.append(StreamClosed(vbucket=own.vbucket))
+        self._events.append(own.refused or StreamClosed(vbucket=own.vbucket))
 
     def _watch_request(self, frame: Frame) -> None:
         message = self._understood(frame)
@@ -351,8 +370,14 @@ class Proxy:
     def _watch_answer(self, frame: Frame) -> None:
         message = self._understood(frame)
         vbucket = self._streams.get(frame.opaque)
-        if isinstance(message, m.RollbackReply) and vbucket is not None:
+        if vbucket is None:
+            return
+        if isinstance(message, m.RollbackReply):
             self._events.append(RolledBack(vbucket=vbucket, seqno=message.rollback_seqno))
+        if isinstance(message, m.StreamRequestReply) or frame.status == Status.KEY_EEXISTS:
+            self._granted.add(vbucket)
+        else:
+            self._granted.discard(vbucket)
 
     def _watch_marker(self, frame: Frame) -> None:
         message = self._understood(frame)
