@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tools.live import Served
 
 VBUCKETS: Final = 1024
-RATE: Final = 11_500
+RATE: Final = 10_500
 """Writes asked for, so that more than 10,000 changes come: deleting what is not there is none, and a
 writer that shares two cores with all the others misses some turns."""
 OPENED: Final = "3"
