@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 VBUCKETS: Final = 1024
 RATE: Final = 10_500
-"""Writes asked for, so that more than 10,000 changes come: deleting what is not there is none, and a
-writer that shares two cores with all the others misses some turns."""
+"""Writes asked for, so that more than 10,000 changes come: deleting what is not there is none, and
+a writer that shares two cores with all the others misses some turns."""
 OPENED: Final = "3"
 """The vbucket that is open on the page, and that fails over."""
 CONSUMER: Final = "reader:1"
