@@ -1,7 +1,8 @@
 """Rules for every test: repeatable property tests, and no silent skip where everything must run.
 
-With CI=true property tests draw the same examples every time, and an interop or browser test that
-would skip because a foreign tool is missing fails instead: a check that did not run has not passed.
+With CI=true property tests draw the same examples every time, and a test with
+one of `MARKERS` that would skip because something is missing fails instead: a check that did not
+run has not passed. Those tests have targets of their own, which install what they need.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-ARTICLE: Final = {"interop": "an interop", "browser": "a browser"}
+MARKERS: Final = {"interop": "an interop", "browser": "a browser", "slow": "a slow"}
+"""Who must run in CI, and how a sentence calls it."""
 IN_CI: Final = os.environ.get("CI", "").lower() == "true"
 
 # No deadline: how long one example takes says more about the machine than about the code.
@@ -28,11 +30,11 @@ settings.load_profile("ci" if IN_CI else "anywhere")
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Turn a skipped interop or browser test into a failed one where everything must run."""
+    """Turn a skip of one of these tests into a failure where everything must run."""
     report = yield
-    marker = item.get_closest_marker("interop") or item.get_closest_marker("browser")
-    if IN_CI and report.skipped and marker is not None:
+    name = next((one for one in MARKERS if item.get_closest_marker(one)), None)
+    if IN_CI and report.skipped and name is not None:
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         report.outcome = "failed"
-        report.longrepr = f"{ARTICLE[marker.name]} test may not skip where CI=true: {reason}"
+        report.longrepr = f"{MARKERS[name]} test may not skip where CI=true: {reason}"
     return report

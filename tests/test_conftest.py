@@ -28,6 +28,10 @@ def test_with_another():
 def test_in_a_browser():
     pytest.skip("no browser here")
 
+@pytest.mark.slow
+def test_on_a_cluster():
+    pytest.skip("no cluster here")
+
 def test_of_our_own():
     pytest.skip("not today")
 
@@ -51,7 +55,7 @@ def outcome(ci: str, directory: Path) -> str:
 
 def test_a_missing_tool_is_a_visible_skip_at_home(tmp_path: Path) -> None:
     shown = outcome("", tmp_path)
-    assert "1 passed, 4 skipped" in shown
+    assert "1 passed, 5 skipped" in shown
     assert "no such tool here" in shown
     assert "derandomize: False" in shown
 
@@ -59,8 +63,9 @@ def test_a_missing_tool_is_a_visible_skip_at_home(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", ["true", "True"])
 def test_a_missing_tool_is_a_failure_in_ci(value: str, tmp_path: Path) -> None:
     shown = outcome(value, tmp_path)
-    assert "2 failed, 1 passed, 1 skipped, 1 error" in shown
+    assert "3 failed, 1 passed, 1 skipped, 1 error" in shown
     assert "an interop test may not skip where CI=true: Skipped: no such tool here" in shown
     assert "a browser test may not skip where CI=true: Skipped: no browser here" in shown
+    assert "a slow test may not skip where CI=true: Skipped: no cluster here" in shown
     assert "no such tool either" in shown
     assert "derandomize: True" in shown
