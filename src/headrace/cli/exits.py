@@ -22,8 +22,9 @@ class Exit(IntEnum):
 
 MEANINGS: Final[dict[Exit, str]] = {
     Exit.OK: "done; compared and equal; nothing wrong was found",
-    Exit.FAILED: "failed, or a difference or a problem was found; standard error says which",
-    Exit.USAGE: "the command line is wrong; nothing was done",
+    Exit.FAILED: "failed, or options do not fit together, or something differs; standard error "
+    "says which",
+    Exit.USAGE: "an unknown command or option, or a bad value; nothing was done",
     Exit.PENDING: "not finished and not undone (move, rebalance, failover): go on with move "
     "--resume; or what was recorded or kept no longer holds (replay --to, tokens check)",
     Exit.INTERRUPTED: "interrupted by Ctrl-C before it was done",
