@@ -97,6 +97,10 @@ _UNSAID: Final = {
     id(row): tuple(sorted(_OPTIONAL[row.message] - row.optional_names())) for row in LAYOUTS
 }
 """Fields that other rows of the same message carry: None in a message read by this row."""
+_IS_ONLY: Final = {
+    id(row): not (_UNSAID[id(row)] or row.fixed or row.needed_names()) for row in LAYOUTS
+}
+"""Whether a row, where it is the only one, can say whatever its message says."""
 
 
 def rows_heard(frame: Frame, dialect: Dialect) -> tuple[Row, ...]:
@@ -361,6 +365,8 @@ def _choose(message: Message, dialect: Dialect, historic: bool) -> Row:
     if kind not in _BY_CLASS:
         raise LocalProtocolError(f"{name} has no layout")
     spoken, exact = _rows_spoken(kind, dialect, historic)
+    if len(spoken) == 1 and _IS_ONLY[id(spoken[0])]:
+        return spoken[0]
     if len(spoken) > 1:
         spoken = tuple(row for row in spoken if _says_fixed(row, message))
     if not spoken or not _says_fixed(spoken[0], message):

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from struct import Struct
+from struct import error as StructError
 from typing import TYPE_CHECKING, Final
 
 from headrace.errors import LocalProtocolError, RemoteProtocolError
@@ -102,23 +103,24 @@ class Frame:
 
     def to_bytes(self) -> bytes:
         """Return the frame as it travels, or refuse what a header cannot say."""
-        flexible = self.magic in _FLEXIBLE_MAGICS
-        self._check(flexible)
-        lengths = (len(self.framing), len(self.key)) if flexible else (len(self.key),)
-        header = (FLEXIBLE if flexible else CLASSIC).pack(
-            self.magic,
-            self.opcode,
-            *lengths,
-            len(self.extras),
-            self.datatype,
-            self.vbucket,
-            self.body_size,
-            self.opaque,
-            self.cas,
-        )
-        return b"".join((header, self.framing, self.extras, self.key, self.value))
+        magic, framing, extras, key = self.magic, self.framing, self.extras, self.key
+        body = len(framing) + len(extras) + len(key) + len(self.value)
+        rest = (len(extras), self.datatype, self.vbucket, body, self.opaque, self.cas)
+        try:
+            if magic in _FLEXIBLE_MAGICS:
+                header = FLEXIBLE.pack(magic, self.opcode, len(framing), len(key), *rest)
+            else:
+                header = CLASSIC.pack(magic, self.opcode, len(key), *rest)
+        except StructError:
+            self._check()  # says which number does not fit its place
+            raise
+        if framing or body > BODY_SIZE_MAX or magic not in _MAGICS:
+            self._check()
+        return b"".join((header, framing, extras, key, self.value))
 
-    def _check(self, flexible: bool) -> None:
+    def _check(self) -> None:
+        """Refuse with a sentence what a header cannot say; too slow for every frame."""
+        flexible = self.magic in _FLEXIBLE_MAGICS
         key_max = FLEXIBLE_KEY_SIZE_MAX if flexible else KEY_SIZE_MAX
         framing_max = FRAMING_SIZE_MAX if flexible else 0
         for what, size, limit in (

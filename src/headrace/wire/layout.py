@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from struct import Struct
+from struct import error as StructError
 from typing import TYPE_CHECKING, Final
 
 from headrace.errors import LocalProtocolError, RemoteProtocolError
@@ -123,6 +124,11 @@ class Fields:
 
     def write(self, message: Message) -> bytes:
         """Return the bytes of the message's fields; an unset one is 0."""
+        if self.plain:
+            try:
+                return self.struct.pack(*[getattr(message, name) or 0 for name in self.names])
+            except StructError:
+                pass  # the long way says which field it is
         numbers = []
         for field in self.fields:
             number = 0 if field.absent else getattr(message, field.name)
