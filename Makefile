@@ -73,7 +73,7 @@ spark: $(SPARK_READY) ## the tests of the pipeline (adds Spark to the environmen
 clusters: $(SPARK_READY) ## the same sync on a standalone cluster, through Spark Connect, on the Java from PyPI
 	@$(RUN) -m pytest -m slow tests/spark/test_clusters.py $(PYTEST_ARGS)
 
-older: build/spark-$(PYSPARK)/.ready ## the pipeline on an older Spark (PYSPARK=4.2.1), with MERGE into a Delta table
+older: build/spark-$(PYSPARK)/.ready ## the pipeline on an older Spark (PYSPARK=4.2.1), with MERGE into a Delta table (needs Maven)
 	@build/spark-$(PYSPARK)/bin/python -m pytest -m "not slow" tests/spark $(PYTEST_ARGS)
 	@build/spark-$(PYSPARK)/bin/python -m pytest -m slow tests/spark/test_merge.py $(PYTEST_ARGS)
 

@@ -2,7 +2,7 @@
 
 Plain Spark has no table that knows MERGE INTO; what the statements mean is tried in DuckDB, which
 has one and is strict about it. Where there is a Delta for this Spark (`DELTA`), the whole adapter
-is tried on a Delta table, with jars that Maven fetches by name: `make spark SLOW=1`.
+is tried on a Delta table, with jars that Maven fetches by name: `make older`.
 """
 
 from __future__ import annotations
@@ -120,6 +120,7 @@ def test_a_name_that_is_more_than_a_name_is_refused(name: str) -> None:
 
 DELTA = {"4.2": ("io.delta:delta-spark_4.2_2.13:4.4.0", "io.delta:delta-storage:4.4.0")}
 """Spark -> the jars of Delta for it, by their names in Maven's repository."""
+FETCHES_MAX = 3
 
 REAL_MERGE = """
 import sys
@@ -161,12 +162,14 @@ def fetched(name: str, directory: Path) -> Path:
     if maven is None:
         pytest.skip("Maven is not installed: no jars of Delta")
     words = [f"-Dartifact={name}", f"-DoutputDirectory={directory}"]
-    subprocess.run([maven, "-q", "-B", "dependency:copy", *words], capture_output=True, timeout=300)
+    command = [maven, "-q", "-B", "dependency:copy", *words]
     _, artifact, version = name.split(":")
     jar = directory / f"{artifact}-{version}.jar"
-    if not jar.exists():
-        pytest.skip(f"{name} cannot be fetched here")
-    return jar
+    for _ in range(FETCHES_MAX):
+        told = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        if jar.exists():
+            return jar
+    pytest.skip(f"{name} cannot be fetched here: {told.stdout[-500:]}")
 
 
 @pytest.mark.slow
