@@ -189,6 +189,30 @@ def test_the_visible_end_is_what_the_reader_really_gets() -> None:
         assert (snapshot.end, snapshot.visible_end) == (3, expected)
 
 
+@pytest.mark.parametrize(
+    "transform",
+    [
+        AT_REST,
+        Transform(sync_writes=False),
+        Transform(sync_writes=False, collections=False),
+        Transform(only_collections=frozenset((9,))),
+    ],
+)
+def test_the_visible_end_of_every_checkpoint_is_its_last_item_sent(transform: Transform) -> None:
+    vbucket = make_bucket(checkpoint_items_max=3).vbucket(0)
+    for key in (b"\0a", b"\0b", b"\x09c", b"\x09d", b"\0a", b"\0b", b"\x09c", b"\0e"):
+        vbucket.store(key, b"")
+    vbucket.prepare(b"\0f", b"", level=1)
+    cursor = vbucket.open_cursor("c", after=0)
+    ends = []
+    while (snapshot := cursor.snapshot(transform)) is not None:
+        chunk = cursor.take(1 << 20, transform)
+        assert chunk is not None
+        assert snapshot.visible_end == chunk.last_seqno
+        ends.append((snapshot.end, snapshot.max_visible_seqno))
+    assert ends == [(3, 3), (6, 6), (9, 8)]
+
+
 def test_filtered_items_are_passed_without_being_sent() -> None:
     vbucket = make_bucket().vbucket(0)
     vbucket.store(b"\x09b", b"")

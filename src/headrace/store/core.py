@@ -382,11 +382,16 @@ def seek_item(items: Words, ordinal: int, after: int) -> int:
 
 
 @kernel
-def checkpoint_end(items: Words, ordinal: int) -> int:
-    """The last seqno in memory of the checkpoint an item belongs to."""
+def checkpoint_last(items: Words, ordinal: int, newest: int) -> int:
+    """The last item in memory of the checkpoint an item belongs to.
+
+    ``newest`` is the vbucket's last item: mostly it is of that checkpoint, and nobody has to walk.
+    """
     tag = items[ordinal & (len(items) - 1), at.I_TAG]
-    seqno = 0
+    if items[newest & (len(items) - 1), at.I_TAG] == tag:
+        return newest
+    last = ordinal
     while ordinal and items[ordinal & (len(items) - 1), at.I_TAG] == tag:
-        seqno = items[ordinal & (len(items) - 1), at.I_SEQNO]
+        last = ordinal
         ordinal = items[ordinal & (len(items) - 1), at.I_NEXT]
-    return seqno
+    return last

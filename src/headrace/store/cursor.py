@@ -17,7 +17,7 @@ from headrace.store import core as inside
 from headrace.store import layout as at
 from headrace.store import rewrite as by
 from headrace.store.model import MemorySnapshot
-from headrace.store.output import Output
+from headrace.store.output import CAPACITY_FIRST, Output
 from headrace.store.transform import VISIBLE
 
 if TYPE_CHECKING:
@@ -119,9 +119,11 @@ class Cursor:
                 return None
             tables = core.tables
             row = tables.items[tables.item_row(ordinal)].tolist()
-            last = inside.checkpoint_end(tables.items, ordinal)
+            newest = int(tables.vbuckets[vbucket.id, at.V_LAST])
+            last = inside.checkpoint_last(tables.items, ordinal, newest)
             checkpoint = row[at.I_TAG] >> 16
-            end = vbucket.consistent_end(checkpoint, row[at.I_SEQNO], last)
+            last_seqno = int(tables.items[tables.item_row(last), at.I_SEQNO])
+            end = vbucket.consistent_end(checkpoint, row[at.I_SEQNO], last_seqno)
             if not end:
                 return None
             visible = by.last_passing(
@@ -131,6 +133,7 @@ class Cursor:
                 transform.options,
                 transform.wanted,
                 ordinal,
+                last,
                 end,
             )
             fresh, self._checkpoint, self._end = checkpoint != self._checkpoint, checkpoint, end
@@ -143,11 +146,11 @@ class Cursor:
                 new_checkpoint=fresh,
                 from_disk=checkpoint in vbucket.disk_checkpoints,
                 high_completed_seqno=vbucket.high_completed_at(end),
-                max_visible_seqno=self._max_visible(ordinal, end),
+                max_visible_seqno=self._max_visible(ordinal, last, end),
             )
 
-    def _max_visible(self, ordinal: int, end: int) -> int:
-        """The last seqno up to ``end`` that is no prepare and no abort, from an item on."""
+    def _max_visible(self, ordinal: int, last: int, end: int) -> int:
+        """The last seqno up to ``end`` that is no prepare and no abort, of these items."""
         newest = self._vbucket.max_visible_seqno
         if newest <= end:
             return newest
@@ -159,6 +162,7 @@ class Cursor:
             VISIBLE.options,
             VISIBLE.wanted,
             ordinal,
+            last,
             end,
         )
         return found or min(self.read_seqno, end)
@@ -175,8 +179,10 @@ class Cursor:
             core.told[self._vbucket.id] = False
             if self._gone() or self.at_end:
                 return None
-            output = Output(limit_bytes)
-            output.result[by.R_NEXT] = self._next()
+            ordinal = self._next()
+            expected = self._expected_bytes(ordinal)
+            output = Output(limit_bytes, expect_bytes=expected, pool=core.outputs)
+            output.result[by.R_NEXT] = ordinal
             output.result[by.R_PASSED] = self._passed
             self._fill(output, transform)
             if output.why == by.WHY_END and self._end <= self._vbucket.high_seqno:
@@ -187,6 +193,16 @@ class Cursor:
                 self._passed = int(output.result[by.R_PASSED])
                 core.cursors[self._row, inside.C_READ] = chunk.read_seqno
             return chunk
+
+    def _expected_bytes(self, ordinal: int) -> int:
+        """About how large all that is in memory from an item on is, were all items as it is."""
+        if not ordinal:
+            return CAPACITY_FIRST
+        tables = self._core.tables
+        row = tables.items[tables.item_row(ordinal)]
+        count = int(tables.vbuckets[self._vbucket.id, at.V_COUNT]) - int(row[at.I_COUNT]) + 1
+        size = (int(row[at.I_INFO]) >> at.INFO_SIZE_SHIFT) + by.FRAME_GROWTH_MAX
+        return max(CAPACITY_FIRST, count * size)
 
     def _fill(self, output: Output, transform: Transform) -> None:
         core, tables, end = self._core, self._core.tables, self._end

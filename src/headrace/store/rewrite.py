@@ -431,22 +431,39 @@ def last_passing(
     options: Words,
     wanted: Words,
     ordinal: int,
+    last: int,
     end: int,
 ) -> int:
-    """The last seqno up to ``end``, from an ordinal on, that the reader gets; 0 if none."""
+    """The last seqno up to ``end``, from an ordinal on, that the reader gets; 0 if none.
+
+    ``last`` is an item that none with a seqno up to ``end`` comes after, if its own is not beyond:
+    mostly the reader gets it, and nobody has to walk.
+    """
+    row = last & (len(items) - 1)
+    found: int = items[row, at.I_SEQNO]
+    if ordinal and found <= end and _is_got(items, state, addresses, options, wanted, row, end):
+        return found
     found = 0
     while ordinal:
         row = ordinal & (len(items) - 1)
-        seqno = items[row, at.I_SEQNO]
-        if seqno > end:
+        if items[row, at.I_SEQNO] > end:
             break
-        superseded = items[row, at.I_SUPERSEDED]
-        if not superseded or superseded > end:
-            source = address_at(addresses, state, items[row, at.I_POSITION])
-            if passes(source, items[row, at.I_INFO] & 0xFF, options, wanted):
-                found = seqno
+        if _is_got(items, state, addresses, options, wanted, row, end):
+            found = items[row, at.I_SEQNO]
         ordinal = items[row, at.I_NEXT]
     return found
+
+
+@kernel
+def _is_got(
+    items: Words, state: Words, addresses: Words, options: Words, wanted: Words, row: int, end: int
+) -> bool:
+    """Whether an item lives at ``end`` and is meant for the reader."""
+    superseded = items[row, at.I_SUPERSEDED]
+    if superseded and superseded <= end:
+        return False
+    source = address_at(addresses, state, items[row, at.I_POSITION])
+    return passes(source, items[row, at.I_INFO] & 0xFF, options, wanted)
 
 
 @kernel

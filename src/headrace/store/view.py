@@ -94,6 +94,7 @@ def last_passing(vbucket: VBucket, transform: Transform, end: int) -> int:
                 seek_item(
                     tables.items, int(vbucket.row[at.V_FIRST]), int(vbucket.row[at.V_SEALED])
                 ),
+                int(vbucket.row[at.V_LAST]),
                 end,
             )
             blocks = [
