@@ -117,6 +117,7 @@ def mover(ending: Ending | None, text: str = "") -> Mover:
         ([Ending.DONE, Ending.BACKED_OUT], Exit.INTERRUPTED),
         ([Ending.DONE, None], Exit.INTERRUPTED),
         ([Ending.PENDING, Ending.CONFLICT], Exit.FAILED),
+        ([Ending.DONE, Ending.GIVEN_UP], Exit.FAILED),
     ],
 )
 def test_the_exit_code_is_that_of_the_worst_ending(

@@ -7,22 +7,25 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from headrace.cli.exits import Exit
+from headrace.wire import admin
 from headrace.wire.opcodes import VBucketState
 from tests.cli.node_for_commands import call
 from tests.cluster.kit import Nodes, running_nodes
 from tests.cluster.processes import SOURCE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 S = VBucketState
 KEYS: Final = range(20)
+SECONDS_MAX: Final = 30.0
 
 
 @pytest.fixture
@@ -116,3 +119,41 @@ def test_ctrl_c_stops_it_and_replicas_stay(nodes: Nodes) -> None:
     assert running.returncode == 0
     assert errors == "headrace: stopped; replicas stay as they are\n"
     assert nodes.states(1) == {"a": S.ACTIVE, "b": S.REPLICA}
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_stream_that_is_opened_again_is_told(nodes: Nodes, as_json: bool) -> None:
+    command = [sys.executable, "-m", "headrace", "replicate", str(nodes.path)]
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(
+        [*command, "--json"] if as_json else command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as running:
+        try:
+            wait_for(lambda: nodes.state("b", 1) is S.REPLICA and held(nodes, "b", 1) == 20)
+            with nodes.link("b") as link:
+                dead = admin.SetVBucket(vbucket=1, state=int(S.DEAD))
+                link.ask(dead, admin.SetVBucketReply)
+            assert running.stdout is not None
+            assert running.stderr is not None
+            if as_json:
+                said = next(
+                    notices for line in running.stdout if (notices := json.loads(line)["notices"])
+                )[0]
+            else:
+                said = running.stderr.readline().removeprefix("headrace: ").rstrip()
+            wait_for(lambda: nodes.state("b", 1) is S.REPLICA)
+        finally:
+            running.send_signal(signal.SIGINT)
+            running.communicate(timeout=60)
+    assert said == "a -> b, vb 1: the copy was changed by others; its stream is opened again"
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    limit = time.monotonic() + SECONDS_MAX
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.05)

@@ -112,7 +112,12 @@ def key_of(number: int) -> bytes:
 
 @contextmanager
 def running_nodes(
-    directory: Path, names: str = "ab", *, vbuckets: int = 4, replicas: int = 0
+    directory: Path,
+    names: str = "ab",
+    *,
+    vbuckets: int = 4,
+    replicas: int = 0,
+    flush: bool = False,
 ) -> Iterator[Nodes]:
     """Nodes with data on disk, named by letters."""
     nodes = Nodes(directory / "cluster.toml")
@@ -122,6 +127,7 @@ def running_nodes(
             config = NodeConfig(
                 data=directory / name,
                 node_name=name,
+                flush=flush,
                 buckets=(BucketConfig(name="default", settings=settings),),
             )
             nodes.running[name] = stack.enter_context(running_node(config=config))

@@ -11,7 +11,10 @@ from headrace.cluster.mover import (
     ATTEMPTS,
     CLOSE_ENOUGH,
     DECISIONS,
+    OF_STREAMS,
+    POLL_SECONDS,
     REPLICA_DECISIONS,
+    RESTARTS_MAX,
     WAIT_SECONDS_MAX,
     Event,
     Mover,
@@ -25,6 +28,7 @@ from headrace.cluster.proxy import (
     StreamAdded,
     StreamClosed,
     StreamEnded,
+    StreamLost,
     StreamRefused,
 )
 from headrace.cluster.steps import (
@@ -53,6 +57,7 @@ from headrace.cluster.steps import (
     Wait,
     WriteJournal,
 )
+from headrace.cluster.stillness import STILL_SECONDS, STILL_SECONDS_IN_LINE
 from headrace.errors import LocalProtocolError
 from headrace.history import BranchId, FailoverEntry, FailoverLog, Seqno
 from headrace.wire.opcodes import StreamEndReason, VBucketState
@@ -329,6 +334,7 @@ def test_a_link_lost_while_copying_begins_again_on_any_link() -> None:
         TimedOut(),
         StreamRefused(vbucket=3, status=0x86, text="ETMPFAIL"),
         StreamEnded(vbucket=3, reason=StreamEndReason.STATE_CHANGED),
+        StreamLost(vbucket=3),
     ],
 )
 def test_a_takeover_that_breaks_anywhere_is_judged_on_fresh_links(told: int, broken: Event) -> None:
@@ -406,13 +412,112 @@ def test_an_event_that_cannot_come_now_is_our_mistake() -> None:
 
 
 @pytest.mark.parametrize("step", list(Step))
-def test_a_link_that_goes_is_no_mistake_in_any_step_after_it_was_opened(step: Step) -> None:
-    before = (Step.WRITING, Step.FINISHED)
+def test_a_link_that_goes_is_no_mistake_in_any_step(step: Step) -> None:
     mover = Mover(MOVE)
     mover.step = step
     mover.ending = Ending.DONE if step is Step.FORGETTING else None
-    if step not in before:
-        walk(mover, LinkLost(text="gone"))
+    walk(mover, LinkLost(text="gone"))
+
+
+LATE: dict[type, Event] = {
+    StreamAdded: StreamAdded(vbucket=3),
+    StreamRefused: StreamRefused(vbucket=3, status=7, text="NOT_MY_VBUCKET"),
+    StreamClosed: StreamClosed(vbucket=3),
+    StreamEnded: StreamEnded(vbucket=3, reason=StreamEndReason.CLOSED),
+    StreamLost: StreamLost(vbucket=3),
+}
+
+
+@pytest.mark.parametrize("kind", OF_STREAMS)
+def test_what_the_stream_before_says_while_a_move_is_written_down_is_let_go(kind: type) -> None:
+    """Two moves of one vbucket follow each other on one link."""
+    mover = Mover(MOVE)
+    mover.start()
+    assert walk(mover, LATE[kind]) == []
+    assert mover.step is Step.WRITING
+    assert walk(mover, JournalWritten()) == [OpenLinks(fresh=False)]
+
+
+@pytest.mark.parametrize("step", list(Step))
+def test_a_copy_that_others_change_is_no_mistake_in_any_step(step: Step) -> None:
+    mover = Mover(MOVE)
+    mover.step = step
+    walk(mover, StreamLost(vbucket=3))
+
+
+def test_a_copy_that_others_change_is_begun_again() -> None:
+    mover = following()
+    assert walk(mover, StreamLost(vbucket=3)) == [Wait(seconds=0.25)]
+    assert mover.text == "the copy on b was changed by others, and its stream was closed"
+    assert walk(mover, TimePassed(), LinksOpened()) == [AskCopies()]
+
+
+# -- copies that stand still -----------------------------------------------------------------------
+
+
+def poll(mover: Mover, seconds: float, *, high: int, passed: int = 0) -> list[Action]:
+    """Let the copy stand at a seqno for so long; the first actions that are no waiting."""
+    for _ in range(round(seconds / POLL_SECONDS)):
+        target = copy("b", S.REPLICA, high)
+        actions = walk(
+            mover, CopiesSeen(producer=copy("a", S.ACTIVE), target=target, passed=passed)
+        )
+        if actions != [Wait(seconds=POLL_SECONDS)]:
+            return actions
+        assert walk(mover, TimePassed()) == [AskCopies()]
+    return []
+
+
+def test_a_copy_that_moves_is_waited_for_however_slow_it_is() -> None:
+    mover = following()
+    for high in range(30):
+        assert poll(mover, STILL_SECONDS - 1, high=high) == []
+    assert mover.step is Step.CATCHING_UP
+
+
+def test_a_copy_that_stands_still_gets_a_new_stream_on_the_same_link() -> None:
+    mover = following()
+    assert poll(mover, STILL_SECONDS + 1, high=5) == [CloseStream()]
+    assert mover.text == "the copy on b stood at seqno 5 for 30 s, with 95 seqnos to come"
+    assert walk(mover, StreamClosed(vbucket=3)) == [AddStream(flags=0)]
+    assert walk(mover, StreamAdded(vbucket=3)) == [AskCopies()]
+    assert poll(mover, STILL_SECONDS - 1, high=5) == [], "the new stream has its own time"
+    assert walk(mover, seen(S.ACTIVE, S.REPLICA)) == [CloseStream()]
+    assert walk(mover, StreamClosed(vbucket=3)) == [WriteJournal(step=Step.TAKING_OVER)]
+
+
+def test_a_copy_that_waits_while_others_move_on_its_link_is_given_longer() -> None:
+    mover = following()
+    for passed in range(round(STILL_SECONDS_IN_LINE / 20) - 1):
+        assert poll(mover, 20, high=5, passed=passed) == []
+    assert poll(mover, STILL_SECONDS + 1, high=5) == [CloseStream()]
+
+
+def restarted(mover: Mover, high: int) -> list[Action]:
+    assert poll(mover, STILL_SECONDS + 1, high=high) == [CloseStream()]
+    actions = walk(mover, StreamClosed(vbucket=3))
+    if actions == [AddStream(flags=0)]:
+        walk(mover, StreamAdded(vbucket=3))
+    return actions
+
+
+def test_a_move_whose_copy_never_comes_further_is_undone_and_says_where_it_stood() -> None:
+    mover = following()
+    for _ in range(RESTARTS_MAX):
+        assert restarted(mover, 5) == [AddStream(flags=0)]
+        assert poll(mover, 1, high=0) == [], "rolled back and filled again is not further"
+    assert restarted(mover, 5) == [DropCopy(node="b")]
+    assert walk(mover, CopyDropped()) == [ForgetMove()]
+    text = ended(mover, Ending.GIVEN_UP, walk(mover, JournalWritten()))
+    assert text == (
+        "the copy on b stood at seqno 5 for 30 s, with 95 seqnos to come, after 3 new streams"
+    )
+
+
+def test_a_copy_that_comes_further_with_every_stream_is_not_given_up() -> None:
+    mover = following()
+    for high in range(1, 4 * RESTARTS_MAX):
+        assert restarted(mover, high) == [AddStream(flags=0)]
 
 
 # -- backing out -----------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from headrace.cluster.proxy import (
     StreamAsked,
     StreamClosed,
     StreamEnded,
+    StreamLost,
     StreamRefused,
 )
 from headrace.errors import LocalProtocolError, RemoteProtocolError
@@ -256,6 +257,81 @@ def test_a_stream_is_closed_at_the_consumer_then_at_the_producer(statuses: tuple
     proxy.receive(Side.PRODUCER, reply(second, statuses[1]))
     assert proxy.take_events() == [StreamClosed(vbucket=3)]
     assert sent(proxy, Side.CONSUMER) == b"", "the reply was ours"
+
+
+CLOSING: Final = encode(m.CloseStream(vbucket=3, opaque=91), D7)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [encode(m.CloseStreamReply(opaque=91), D7), refused(Opcode.CLOSE_STREAM, 91, 0x01)],
+)
+def test_a_stream_the_consumer_gives_up_is_told_when_the_producer_has_closed_it(
+    answer: bytes,
+) -> None:
+    proxy = Proxy()
+    proxy.receive(Side.CONSUMER, request(3, 77))
+    proxy.receive(Side.PRODUCER, ACCEPTED)
+    sent(proxy, Side.PRODUCER)
+    sent(proxy, Side.CONSUMER)
+    proxy.take_events()
+    proxy.receive(Side.CONSUMER, CLOSING)
+    assert sent(proxy, Side.PRODUCER) == CLOSING, "as it is"
+    assert proxy.take_events() == []
+    proxy.receive(Side.PRODUCER, answer)
+    assert sent(proxy, Side.CONSUMER) == answer, "the request was not ours"
+    assert proxy.take_events() == [StreamLost(vbucket=3)]
+
+
+def test_the_late_end_of_a_stream_the_consumer_gave_up_is_not_that_of_the_next() -> None:
+    proxy = Proxy()
+    proxy.receive(Side.CONSUMER, request(3, 77) + CLOSING + request(3, 92))
+    proxy.receive(Side.PRODUCER, ACCEPTED + encode(m.CloseStreamReply(opaque=91), D7))
+    proxy.take_events()
+    old = encode(m.StreamEnd(vbucket=3, reason=1, opaque=77), D7)
+    sent(proxy, Side.CONSUMER)
+    proxy.receive(Side.PRODUCER, old)
+    assert sent(proxy, Side.CONSUMER) == old
+    assert proxy.take_events() == []
+    proxy.receive(Side.PRODUCER, encode(m.StreamEnd(vbucket=3, reason=2, opaque=92), D7))
+    assert proxy.take_events() == [StreamEnded(vbucket=3, reason=2)]
+
+
+@pytest.mark.parametrize("is_refused", [True, False])
+def test_the_end_of_a_stream_that_is_closed_here_is_not_told(is_refused: bool) -> None:
+    """It may come late, when the next stream of the vbucket stands."""
+    proxy = Proxy()
+    proxy.add_stream(3)
+    opaque = own_opaque(proxy, Side.CONSUMER, m.AddStream)
+    proxy.receive(Side.CONSUMER, request(3, 77))
+    proxy.receive(Side.PRODUCER, ACCEPTED)
+    if is_refused:
+        proxy.receive(Side.CONSUMER, refused(Opcode.ADD_STREAM, opaque, 0x07))
+    else:
+        added = m.AddStreamReply(opaque=opaque, stream_opaque=77)
+        proxy.receive(Side.CONSUMER, encode(added, D7))
+        sent(proxy, Side.CONSUMER)
+        proxy.close_stream(3)
+        closing = own_opaque(proxy, Side.CONSUMER, m.CloseStream)
+        proxy.receive(Side.CONSUMER, encode(m.CloseStreamReply(opaque=closing), D7))
+    proxy.take_events()
+    end = encode(m.StreamEnd(vbucket=3, reason=1, opaque=77), D7)
+    sent(proxy, Side.CONSUMER)
+    proxy.receive(Side.PRODUCER, end)
+    assert sent(proxy, Side.CONSUMER) == end, "the node that consumes is told"
+    assert proxy.take_events() == []
+
+
+def test_what_is_remembered_of_streams_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.cluster.proxy.STREAMS_MAX", 4)
+    proxy = Proxy()
+    for opaque in range(100, 140, 2):
+        closing = encode(m.CloseStream(vbucket=3, opaque=opaque + 1), D7)
+        proxy.receive(Side.CONSUMER, request(3, opaque) + closing)
+    answers = [encode(m.CloseStreamReply(opaque=opaque), D7) for opaque in range(101, 141, 2)]
+    proxy.take_events()
+    proxy.receive(Side.PRODUCER, b"".join(answers))
+    assert proxy.take_events() == [StreamLost(vbucket=3)] * 4
 
 
 def test_requests_without_reply_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:

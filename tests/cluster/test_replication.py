@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from headrace.cluster import replication, stillness
+from headrace.cluster.copies import Copy
 from headrace.cluster.journal import Entry, Journal
+from headrace.cluster.links import Link
 from headrace.cluster.manager import Cluster
 from headrace.cluster.planning import active_move, replicated
+from headrace.cluster.proxy import StreamAdded, StreamEnded
 from headrace.cluster.replication import (
     RETRY_SECONDS,
     RETRY_SECONDS_MAX,
@@ -19,7 +24,8 @@ from headrace.cluster.replication import (
     Replicator,
     adopt,
 )
-from headrace.errors import ClusterError
+from headrace.errors import ClusterError, StatusError
+from headrace.node.replica_losses import Losses
 from headrace.wire import admin, kv
 from headrace.wire.frame import FrameInfo
 from headrace.wire.opcodes import Feature, FrameInfoId, VBucketState
@@ -39,7 +45,7 @@ SECONDS_MAX: Final = 30.0
 
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[Nodes]:
-    with running_nodes(tmp_path, replicas=1) as found:
+    with running_nodes(tmp_path, replicas=1, flush=True) as found:
         found.put("a", 1, KEYS)
         yield found
 
@@ -249,6 +255,186 @@ def test_a_replica_with_as_many_seqnos_on_another_branch_has_not_caught_up(nodes
     assert nodes.log("a", 1) == nodes.log("b", 1)
     run(move(nodes, "1", "b"))
     assert nodes.held("b", 1, range(300)) == {*KEYS, *range(200, 210)}
+
+
+async def write_after_a_boundary(nodes: Nodes, replicator: Replicator) -> None:
+    """The replica has a snapshot that ends at seqno 30 and another behind it."""
+    await until(lambda: replicator.is_done)
+    await asyncio.to_thread(nodes.put, "a", 1, range(50, 62))
+    await until(lambda: replicator.feeds["a", "b", 1].held_seqno == 42)
+    await until(lambda: replicator.is_done)
+
+
+def flushed(nodes: Nodes) -> None:
+    with nodes.link("b") as link:
+        link.ask(admin.FlushAll(), admin.FlushAllReply)
+
+
+def failed_over(nodes: Nodes) -> None:
+    nodes.running["b"].faults.failover(vbucket=1, seqno=30)
+
+
+def made_anew(nodes: Nodes) -> None:
+    with nodes.link("b") as link:
+        link.ask(admin.SetVBucket(vbucket=1, state=int(S.DEAD)), admin.SetVBucketReply)
+        with suppress(StatusError):  # it was made a replica again already
+            link.ask(admin.DelVBucket(vbucket=1, value=b"async=0"), admin.DelVBucketReply)
+
+
+@pytest.mark.parametrize("change", [flushed, failed_over, made_anew])
+def test_a_copy_that_others_change_is_fed_again(
+    nodes: Nodes, change: Callable[[Nodes], None]
+) -> None:
+    """The source is silent: nothing ever comes that would show that the copy is another one."""
+
+    async def work(replicator: Replicator) -> None:
+        await write_after_a_boundary(nodes, replicator)
+        await asyncio.to_thread(change, nodes)
+        await until(lambda: has_notices(replicator))
+        await until(lambda: nodes.state("b", 1) is S.REPLICA)
+        await until(lambda: high_seqno(nodes, "b", 1) == 42)
+        await until(lambda: replicator.is_done)
+        await asyncio.to_thread(nodes.put, "a", 1, range(100, 110))
+        await until(lambda: high_seqno(nodes, "b", 1) == 52)
+
+    def has_notices(replicator: Replicator) -> bool:
+        notices.extend(replicator.take_notices())
+        return bool(notices)
+
+    notices: list[str] = []
+    replicator = replicate(nodes, work)
+    notices += replicator.take_notices()
+    text = "the copy was changed by others; its stream is opened again"
+    assert {one.partition(": ")[2] for one in notices} == {text}
+    assert all(one.startswith("a -> b, vb ") for one in notices)
+    assert nodes.log("a", 1) == nodes.log("b", 1)
+    assert replicator.problems == []
+
+
+def test_a_replica_that_stands_still_gets_a_new_stream(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node of another make may not tell that it lost a stream."""
+    monkeypatch.setattr(Losses, "vbucket_changed", lambda _self, _vbucket: None)
+    monkeypatch.setattr(stillness, "STILL_SECONDS", 0.5)
+
+    async def work(replicator: Replicator) -> None:
+        await write_after_a_boundary(nodes, replicator)
+        await asyncio.to_thread(failed_over, nodes)
+        await until(lambda: high_seqno(nodes, "b", 1) == 42)
+        await until(lambda: replicator.is_done)
+        notices.extend(replicator.take_notices())
+
+    notices: list[str] = []
+    replicate(nodes, work)
+    assert len(notices) == 1
+    assert notices[0].startswith("a -> b, vb 1: the replica stood at seqno 30 for ")
+    assert notices[0].endswith(" s, the active copy has 42; its stream is opened again")
+    assert nodes.log("a", 1) == nodes.log("b", 1)
+
+
+@pytest.mark.parametrize("swallowed", [("add_stream",), ("add_stream", "close_stream")])
+def test_a_node_that_does_not_answer_is_asked_again(
+    nodes: Nodes, swallowed: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replication, "ANSWER_SECONDS_MAX", 1.0)
+    for name in swallowed:
+        monkeypatch.setattr(Link, name, once_without_effect(getattr(Link, name)))
+
+    async def work(replicator: Replicator) -> None:
+        await until(lambda: replicator.is_done)
+        notices.extend(replicator.take_notices())
+
+    notices: list[str] = []
+    replicate(nodes, work)
+    text = "no stream was added for 1 s; its stream is opened again"
+    assert notices == [f"a -> b, vb 1: {text}"]
+
+
+def once_without_effect(true: Callable[..., None]) -> Callable[..., None]:
+    """A request of vbucket 1 that gets lost the first time."""
+    left = [1]
+
+    def request(link: Link, vbucket: int, *rest: int) -> None:
+        if vbucket in left:
+            left.remove(vbucket)
+        else:
+            true(link, vbucket, *rest)
+
+    return request
+
+
+def test_the_end_of_a_stream_may_overtake_the_answer_that_it_stands(nodes: Nodes) -> None:
+    async def work(replicator: Replicator) -> None:
+        await until(lambda: replicator.is_done)
+        feed = replicator.feeds["a", "b", 1]
+        feed.state = "adding"
+        for event in (StreamEnded(vbucket=1, reason=2), StreamAdded(vbucket=1)):
+            replicator._on_event(feed.pair, event)
+        assert feed.state == "waiting"
+
+    replicate(nodes, work)
+
+
+def test_an_empty_copy_that_was_promoted_is_not_taken_for_one_a_node_started_with(
+    nodes: Nodes,
+) -> None:
+    """Failover holds the journal from the first promotion until the map is told."""
+    replicate(nodes)
+    with nodes.link("b") as link:
+        link.ask(admin.SetVBucket(vbucket=2, state=int(S.ACTIVE)), admin.SetVBucketReply)
+
+    async def work(replicator: Replicator) -> None:
+        await until(lambda: any(one.startswith("vb 2: ") for one in replicator.problems))
+        await asyncio.sleep(RETRY_SECONDS * 3)
+        assert nodes.state("b", 2) is S.ACTIVE
+        manager.close()
+        await until(lambda: nodes.state("b", 2) is S.REPLICA)
+
+    with ExitStack() as manager:
+        manager.enter_context(Journal(nodes.file.beside("moves.json")))
+        replicate(nodes, work)
+
+
+def standing(**more: int) -> Feed:
+    feed = Feed(1, "a", "b", state="streaming", source_seqno=10, is_whole=True)
+    feed.observe(copy_at(more.get("held", 7)), 0.0, 0)
+    return feed
+
+
+def copy_at(seqno: int) -> Copy:
+    return Copy(node="b", vbucket=1, state=S.REPLICA, high_seqno=seqno)
+
+
+def test_a_feed_is_still_when_it_lacks_something_and_does_not_move() -> None:
+    feed = standing()
+    feed.observe(copy_at(7), stillness.STILL_SECONDS - 1, 0)
+    assert feed.still_seconds == 0
+    feed.observe(copy_at(7), stillness.STILL_SECONDS, 0)
+    assert feed.still_seconds == stillness.STILL_SECONDS
+    feed.observe(copy_at(8), stillness.STILL_SECONDS + 1, 0)
+    assert feed.still_seconds == 0
+
+
+def test_a_feed_whose_source_has_nothing_newer_may_be_silent() -> None:
+    feed = standing(held=10)
+    for now in (100.0, 200.0, 1000.0):
+        feed.observe(copy_at(10), now, 0)
+        assert feed.still_seconds == 0
+    feed.source_seqno = 11
+    feed.observe(copy_at(10), 1001.0, 0)
+    assert feed.still_seconds == 0, "what came just now has its time"
+    feed.observe(copy_at(10), 1001.0 + stillness.STILL_SECONDS, 0)
+    assert feed.still_seconds
+
+
+def test_attempts_begin_anew_when_a_stream_brought_something() -> None:
+    """A stream that stands and brings nothing must not be added again and again at once."""
+    feed = Feed(1, "a", "b", state="streaming", source_seqno=10, attempts=5, held_seqno=7)
+    feed.observe(copy_at(7), 1.0, 0)
+    assert feed.attempts == 5
+    feed.observe(copy_at(8), 2.0, 0)
+    assert feed.attempts == 0
 
 
 def test_attempts_are_further_and_further_apart() -> None:

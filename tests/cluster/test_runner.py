@@ -4,14 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, Final
+from unittest.mock import MagicMock
 
 import pytest
 
 from headrace.client.changes import Change
 from headrace.cluster.journal import read_entries
-from headrace.cluster.proxy import StateAnswered, StateSent, StreamAdded, StreamEnded
-from headrace.cluster.runner import place_of_event
+from headrace.cluster.mover import Mover
+from headrace.cluster.planning import active_move
+from headrace.cluster.proxy import (
+    Proxy,
+    Side,
+    StateAnswered,
+    StateSent,
+    StreamAdded,
+    StreamEnded,
+)
+from headrace.cluster.runner import Runner, place_of_event
 from headrace.cluster.steps import Ending
+from headrace.wire import admin
+from headrace.wire import messages as m
+from headrace.wire.codec import encode
+from headrace.wire.dialect import Dialect
 from headrace.wire.opcodes import VBucketState
 from tests.cluster.kit import (
     Nodes,
@@ -28,9 +42,6 @@ from tests.cluster.test_replication import replicate
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    from headrace.cluster.mover import Mover
-    from headrace.cluster.runner import Runner
 
 S = VBucketState
 KEYS: Final = range(40)
@@ -231,3 +242,37 @@ def test_a_consumer_goes_on_without_rollback_even_if_it_is_cut_off_in_the_middle
     assert reader.told == changes, "no rollback"
     assert [one.seqno for one in changes] == [*range(1, 46)]
     assert [one.key for one in changes[40:]] == [key_of(number) for number in range(100, 105)]
+
+
+@pytest.mark.parametrize("place", ["catching-up", "closing"])
+def test_a_copy_that_is_replaced_under_its_stream_is_whole_in_the_end(
+    nodes: Nodes, place: str
+) -> None:
+    def replace_copy() -> None:
+        with nodes.link("b") as link:
+            for state in (S.DEAD, S.REPLICA):
+                link.ask(admin.SetVBucket(vbucket=1, state=int(state)), admin.SetVBucketReply)
+                if state is S.DEAD:
+                    gone = admin.DelVBucket(vbucket=1, value=b"async=0")
+                    link.ask(gone, admin.DelVBucketReply)
+
+    async def pause(_mover: Mover, _where: str) -> None:
+        await asyncio.to_thread(replace_copy)
+
+    nodes.put("a", 1, range(1000, 1200))
+    (mover,) = run(move(nodes, "1", "b", place=place, pause=pause))
+    assert mover.ending is Ending.DONE
+    assert nodes.states(1) == {"a": None, "b": S.ACTIVE}
+    assert nodes.held("b", 1, range(1200)) == {*KEYS, *range(1000, 1200)}
+
+
+def test_what_goes_over_the_link_for_other_moves_is_counted() -> None:
+    proxy = Proxy()
+    for vbucket, seqno in ((1, 1), (1, 2), (2, 1)):
+        item = m.Mutation(vbucket=vbucket, by_seqno=seqno, key=b"k", opaque=9)
+        proxy.receive(Side.PRODUCER, encode(item, Dialect.DCP_7))
+    runner = Runner(MagicMock(), MagicMock())
+    runner._links["a", "b"] = MagicMock(lost=None, proxy=proxy)
+    movers = [Mover(active_move(vbucket, ("a",), "b")) for vbucket in (1, 2, 3)]
+    assert [runner._passed(mover) for mover in movers] == [1, 2, 3]
+    assert runner._passed(Mover(active_move(1, ("a",), "c"))) == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from threading import Thread
+
 import pytest
 
 from headrace.errors import StoreError, StoreFull
@@ -125,6 +127,51 @@ def test_a_rollback_nobody_wants_any_longer_changes_nothing() -> None:
         vbucket.rollback(1, unless=lambda: True)
     assert (vbucket.high_seqno, vbucket.generation) == (2, 0)
     assert vbucket.rollback(1, unless=lambda: False) == 1
+
+
+def test_whether_a_rollback_is_still_wanted_is_asked_when_nothing_can_come_in_between() -> None:
+    """Between the first question and the lock a new stream may begin to stand."""
+    vbucket = make_bucket(state=VBucketState.REPLICA).vbucket(0)
+    for number in (1, 2):
+        vbucket.store(b"\0a", b"", seqno=number, cas=number, rev=number)
+    was_free: list[bool] = []
+
+    def is_over() -> bool:
+        def try_lock() -> None:
+            was_free.append(vbucket.core.lock.acquire(blocking=False))
+            if was_free[-1]:
+                vbucket.core.lock.release()
+
+        other = Thread(target=try_lock)
+        other.start()
+        other.join()
+        return not was_free[-1]
+
+    with pytest.raises(StoreError, match="to 1 is no longer wanted"):
+        vbucket.rollback(1, unless=is_over)
+    assert was_free == [True, False], "the last answer holds until the rollback is done"
+    assert (vbucket.high_seqno, vbucket.generation) == (2, 0)
+    assert len(vbucket.failover_log) == 1
+
+
+def test_who_looks_while_a_vbucket_is_truncated_sees_that_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A stream that is made in between must not take what it saw for the vbucket as it is."""
+    vbucket = make_bucket(state=VBucketState.REPLICA).vbucket(0)
+    for number in (1, 2):
+        vbucket.store(b"\0a", b"", seqno=number, cas=number, rev=number)
+    opened: list[tuple[int, int]] = []
+    unlink = vbucket.core.unlink
+
+    def look(number: int) -> None:
+        opened.append((vbucket.generation, vbucket.high_seqno))
+        unlink(number)
+
+    monkeypatch.setattr(vbucket.core, "unlink", look)
+    vbucket.rollback(1)
+    assert opened[0][1] == 2, "half of it was the old one"
+    assert opened[0][0] != vbucket.generation
 
 
 def test_a_truncation_the_disk_refuses_changes_nothing() -> None:

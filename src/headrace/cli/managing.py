@@ -280,7 +280,7 @@ def report(movers: Sequence[Mover], *, as_json: bool, seconds: float) -> int:
         for mover in movers:
             if mover.ending not in (Ending.DONE, None) and mover.text:
                 click.echo(f"  {mover.move}: {mover.ending.value}: {mover.text}", err=True)
-    if counts[Ending.CONFLICT]:
+    if counts[Ending.CONFLICT] or counts[Ending.GIVEN_UP]:
         return Exit.FAILED
     if counts[Ending.PENDING]:
         return Exit.PENDING

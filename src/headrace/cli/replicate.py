@@ -116,10 +116,14 @@ class Shown:
             self._live.start()
 
     def show(self, replicator: Replicator) -> None:
-        """Draw the state after a look."""
+        """Draw the state after a look; what was begun again is a line of its own."""
+        notices = replicator.take_notices()
         if self._as_json:
-            click.echo(json.dumps(record(replicator)))
-        elif self._console.is_terminal:
+            click.echo(json.dumps({**record(replicator), "notices": notices}))
+            return
+        for text in notices:
+            self._console.print(f"headrace: {text}", markup=False, highlight=False, soft_wrap=True)
+        if self._console.is_terminal:
             self._live.update(table(replicator))
 
     def sum_up(self, replicator: Replicator) -> None:

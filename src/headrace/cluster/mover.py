@@ -15,6 +15,9 @@ Rules
 - The target is believed to be the owner when its answer to SET_VBUCKET_STATE(active) went by and
   the stream ended with "finished", or when it says so itself; never because time passed.
 - Every attempt is counted (`ATTEMPTS` unless told otherwise), every wait bounded.
+- A copy that moves is waited for, however slow it is. One that stands still for too long
+  (`headrace.cluster.stillness`) gets a new stream; after `RESTARTS_MAX` of them that brought
+  nothing new the move undoes what it did and says where the copy stood.
 - Events that only tell (markers, acknowledgements) change nothing; any other event without an entry
   for its step is an error of ours.
 
@@ -39,6 +42,7 @@ from headrace.cluster.proxy import (
     StreamAsked,
     StreamClosed,
     StreamEnded,
+    StreamLost,
     StreamRefused,
 )
 from headrace.cluster.steps import (
@@ -68,6 +72,7 @@ from headrace.cluster.steps import (
     Wait,
     WriteJournal,
 )
+from headrace.cluster.stillness import Stillness
 from headrace.errors import LocalProtocolError
 from headrace.wire.opcodes import Status, StreamEndReason, StreamFlag, VBucketState
 
@@ -85,6 +90,8 @@ ATTEMPTS_BACKING_OUT: Final = 2
 WAIT_SECONDS: Final = 0.25
 WAIT_SECONDS_MAX: Final = 4.0
 POLL_SECONDS: Final = 0.05
+RESTARTS_MAX: Final = 3
+"""Streams in a row that are added for a copy that does not come further."""
 CLOSE_ENOUGH: Final = 64
 """Items the target may lack when its stream is exchanged for the takeover's."""
 
@@ -148,6 +155,7 @@ TELLING: Final = (MarkerSeen, MarkerAcknowledged, StateSent, StreamAsked, Rolled
 
 
 WITHOUT_STREAM: Final = (
+    Step.WRITING,
     Step.INSPECTING,
     Step.REOPENING,
     Step.PROMOTING,
@@ -160,7 +168,7 @@ WITHOUT_STREAM: Final = (
     Step.WAITING,
 )
 """Steps with no stream of their own: what the link does is no business of theirs."""
-OF_STREAMS: Final = (StreamAdded, StreamRefused, StreamClosed, StreamEnded)
+OF_STREAMS: Final = (StreamAdded, StreamRefused, StreamClosed, StreamEnded, StreamLost)
 
 
 class Mover:
@@ -180,6 +188,12 @@ class Mover:
         self._target_is_active = False
         self._drops: list[str] = []
         self._left_behind: list[str] = []
+        self._stillness = Stillness()
+        self._waited_seconds = 0.0
+        self._reached_seqno = 0
+        self._restarts = 0
+        self._is_restarting = False
+        self._given_up = ""
 
     @property
     def is_finished(self) -> bool:
@@ -285,10 +299,12 @@ class Mover:
 
     def _add(self, _event: Event) -> list[Action]:
         self.step = Step.ADDING
+        self._is_restarting = False
         return [AddStream(flags=0)]
 
     def _follow(self, _event: Event) -> list[Action]:
         self.step = Step.CATCHING_UP
+        self._stillness.reset()
         return [AskCopies()]
 
     def _measure(self, event: Event) -> list[Action]:
@@ -297,9 +313,27 @@ class Mover:
             return self._again("a node stopped answering")
         self.items_left = max(0, event.producer.high_seqno - event.target.high_seqno)
         if not self.backing_out and not self._is_near(event.target, self.items_left):
-            return [Wait(seconds=POLL_SECONDS)]
+            place = (event.target.high_seqno, event.target.snapshot_end)
+            if not self._stillness.look(self._waited_seconds, place, event.passed):
+                return [Wait(seconds=POLL_SECONDS)]
+            self._restart(event.target, self.items_left)
         self.step = Step.CLOSING
         return [CloseStream()]
+
+    def _restart(self, target: Copy, lag: int) -> None:
+        """The stream is closed next: a new one follows, or none when several brought nothing."""
+        if target.high_seqno > self._reached_seqno:
+            self._reached_seqno, self._restarts = target.high_seqno, 0
+        seconds = self._stillness.seconds(self._waited_seconds)
+        self.text = (
+            f"the copy on {target.node} stood at seqno {target.high_seqno} for {seconds:.0f} s, "
+            f"with {lag} seqnos to come"
+        )
+        self._is_restarting = self._restarts < RESTARTS_MAX
+        self._restarts += 1
+        if not self._is_restarting:
+            self._given_up = f"{self.text}, after {RESTARTS_MAX} new streams"
+            self.backing_out = True
 
     def _is_near(self, target: Copy, lag: int) -> bool:
         """A takeover brings the rest; a replica must be able to serve when it is called upon."""
@@ -308,11 +342,14 @@ class Mover:
         return lag <= CLOSE_ENOUGH and target.is_complete
 
     def _ask_again(self, _event: Event) -> list[Action]:
+        self._waited_seconds += POLL_SECONDS
         return [AskCopies()]
 
-    def _closed(self, _event: Event) -> list[Action]:
+    def _closed(self, event: Event) -> list[Action]:
         if self.backing_out:
             return self._restore()
+        if self._is_restarting:
+            return self._add(event)
         if self.move.kind is Kind.REPLICA:
             return self._arm()
         self.step = Step.TAKING_OVER
@@ -385,6 +422,8 @@ class Mover:
 
     def _restored(self, event: Event) -> list[Action]:
         left = f"{self.move.target} may hold a copy" if isinstance(event, Refused) else ""
+        if self._given_up:
+            return self._forget(Ending.GIVEN_UP, "; ".join(filter(None, (self._given_up, left))))
         return self._forget(Ending.BACKED_OUT, left)
 
     def _forget(self, ending: Ending, text: str = "") -> list[Action]:
@@ -424,9 +463,14 @@ class Mover:
         assert isinstance(event, StreamEnded)
         return self._again(f"the stream ended with reason {event.reason}")
 
+    def _lost(self, event: Event) -> list[Action]:
+        assert isinstance(event, StreamLost)
+        text = f"the copy on {self.move.target} was changed by others, and its stream was closed"
+        return self._again(text, fresh=self.step is Step.TAKING_OVER)
+
     def _ended_early(self, event: Event) -> list[Action]:
         """The end of a stream that is being closed, or one before it: the close is answered yet."""
-        assert isinstance(event, StreamEnded)
+        assert isinstance(event, StreamEnded | StreamLost)
         return []
 
     def _stuck(self, _event: Event) -> list[Action]:
@@ -456,20 +500,24 @@ class Mover:
         (Step.ADDING, StreamAdded): _follow,
         (Step.ADDING, StreamRefused): _failed,
         (Step.ADDING, StreamEnded): _ended_early,
+        (Step.ADDING, StreamLost): _ended_early,
         (Step.ADDING, LinkLost): _failed,
         (Step.ADDING, TimedOut): _stuck,
         (Step.CATCHING_UP, CopiesSeen): _measure,
         (Step.CATCHING_UP, TimePassed): _ask_again,
         (Step.CATCHING_UP, StreamEnded): _ended,
+        (Step.CATCHING_UP, StreamLost): _lost,
         (Step.CATCHING_UP, LinkLost): _failed,
         (Step.CLOSING, StreamClosed): _closed,
         (Step.CLOSING, StreamEnded): _ended_early,
+        (Step.CLOSING, StreamLost): _ended_early,
         (Step.CLOSING, LinkLost): _failed,
         (Step.CLOSING, TimedOut): _stuck,
         (Step.TAKING_OVER, JournalWritten): _take_over,
         (Step.TAKING_OVER, StreamAdded): _nothing,
         (Step.TAKING_OVER, StreamRefused): _failed,
         (Step.TAKING_OVER, StreamEnded): _taken_over,
+        (Step.TAKING_OVER, StreamLost): _lost,
         (Step.TAKING_OVER, LinkLost): _failed,
         (Step.TAKING_OVER, TimedOut): _stuck,
         (Step.ARMING, StateSet): _publish,

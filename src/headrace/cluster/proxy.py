@@ -15,6 +15,10 @@ Rules
 - At most `QUEUE_SIZE_MAX` bytes wait for a side before the other side is no longer read.
 - A stream is closed at the consumer first, then at the producer: the consumer drops what still
   comes.
+- A stream that the consumer closes by itself, because its copy was changed by others, is told as
+  lost when the producer has answered: from then on it accepts a new one.
+- The end that a producer still sends for a stream that was closed, by whomever, is not told: it may
+  come behind the beginning of the next.
 - A stream that the producer has and the consumer refused is closed at the producer before the
   refusal is told: it would refuse every later request for the vbucket with KEY_EEXISTS.
 
@@ -147,6 +151,11 @@ class StreamEnded(ProxyEvent):
     reason: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamLost(ProxyEvent):
+    """The consumer node closed its stream at the producer node: its copy was changed by others."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Own:
     """A request of ours that waits for its reply."""
@@ -176,8 +185,14 @@ class Proxy:
         self._own: dict[tuple[Side, int], _Own] = {}
         self._opaque = OWN_OPAQUE_FIRST
         self._streams: dict[int, int] = {}
+        self._newest: dict[int, int] = {}
+        """Vbucket -> opaque of the stream that was last asked for."""
         self._granted: set[int] = set()
         """Vbuckets the producer streams by its last answer; whether the consumer does is open."""
+        self._closing: dict[int, int] = {}
+        """Opaque of a consumer's own CLOSE_STREAM -> its vbucket, until it is answered."""
+        self._given_up: dict[int, None] = {}
+        """Opaques of streams that were closed before they ended, oldest first."""
         self._states: dict[int, int] = {}
         self._events: list[ProxyEvent] = []
         self._notable = np.zeros(NOTABLE_MAX, np.int64)
@@ -345,15 +360,18 @@ class Proxy:
         refused = StreamRefused(vbucket=own.vbucket, status=status, text=text)
         if is_granted:
             # Nothing the consumer asks from now on can overtake this.
-            request = m.CloseStream(vbucket=own.vbucket, opaque=self._number())
-            self._ask(Side.PRODUCER, request, refused)
+            self._close_at_producer(own.vbucket, refused)
         else:
             self._events.append(refused)
 
     def _closed_at_consumer(self, own: _Own, reply: Message | None) -> None:
         del reply  # closed, or it was not there: the same to us
-        request = m.CloseStream(vbucket=own.vbucket, opaque=self._number())
-        self._ask(Side.PRODUCER, request)
+        self._close_at_producer(own.vbucket)
+
+    def _close_at_producer(self, vbucket: int, refused: StreamRefused | None = None) -> None:
+        self._give_up(vbucket)
+        request = m.CloseStream(vbucket=vbucket, opaque=self._number())
+        self._ask(Side.PRODUCER, request, refused)
 
     def _closed_at_producer(self, own: _Own, reply: Message | None) -> None:
         del reply
@@ -362,9 +380,9 @@ class Proxy:
     def _watch_request(self, frame: Frame) -> None:
         message = self._understood(frame)
         if isinstance(message, m.StreamRequest):
-            if len(self._streams) >= STREAMS_MAX:
-                del self._streams[next(iter(self._streams))]
+            _make_room(self._streams)
             self._streams[frame.opaque] = frame.vbucket
+            self._newest[frame.vbucket] = frame.opaque
             self._events.append(StreamAsked(vbucket=frame.vbucket, start_seqno=message.start_seqno))
 
     def _watch_answer(self, frame: Frame) -> None:
@@ -408,10 +426,29 @@ class Proxy:
         if vbucket is not None and state is not None:
             self._events.append(StateAnswered(vbucket=vbucket, state=state, status=frame.status))
 
+    def _give_up(self, vbucket: int) -> None:
+        stream = self._newest.pop(vbucket, None)
+        if stream is not None:
+            _make_room(self._given_up)
+            self._given_up[stream] = None
+
+    def _watch_close(self, frame: Frame) -> None:
+        _make_room(self._closing)
+        self._closing[frame.opaque] = frame.vbucket
+        self._give_up(frame.vbucket)
+
+    def _watch_close_reply(self, frame: Frame) -> None:
+        vbucket = self._closing.pop(frame.opaque, None)
+        if vbucket is not None:
+            self._events.append(StreamLost(vbucket=vbucket))
+
     def _watch_end(self, frame: Frame) -> None:
         message = self._understood(frame)
         if isinstance(message, m.StreamEnd):
             self._streams.pop(frame.opaque, None)
+            if frame.opaque in self._given_up:
+                del self._given_up[frame.opaque]
+                return
             self._events.append(StreamEnded(vbucket=frame.vbucket, reason=message.reason))
 
     # -- the tables --------------------------------------------------------------------------------
@@ -431,6 +468,8 @@ class Proxy:
         (Side.PRODUCER, Opcode.SET_VBUCKET_STATE, False): _watch_state,
         (Side.CONSUMER, Opcode.SET_VBUCKET_STATE, True): _watch_state_reply,
         (Side.PRODUCER, Opcode.STREAM_END, False): _watch_end,
+        (Side.CONSUMER, Opcode.CLOSE_STREAM, False): _watch_close,
+        (Side.PRODUCER, Opcode.CLOSE_STREAM, True): _watch_close_reply,
     }
     """Who sent which frame, and whether it is a reply -> what it tells."""
 
@@ -441,6 +480,11 @@ OPCODES: Final[dict[type[m.AddStream | m.CloseStream], int]] = {
 }
 
 WATCHED: Final = frozenset(opcode for _, opcode, _ in Proxy.WATCH) | frozenset(OPCODES.values())
+
+
+def _make_room(table: dict[int, int] | dict[int, None]) -> None:
+    if len(table) >= STREAMS_MAX:
+        del table[next(iter(table))]
 
 
 def _status_text(status: int) -> str:

@@ -13,8 +13,14 @@ again, and what only it has is rolled back.
 Rules
 - A link or a stream that goes is tried again, after `RETRY_SECONDS` and twice as long each time, up
   to `RETRY_SECONDS_MAX`; what is wrong is kept as a sentence.
+- No stream dies in silence. It is added again, and a notice says why, when the producer ends it,
+  when the consumer node gives it up because its copy was changed by others (flushed, rolled back,
+  deleted), when a copy that lacks something stands still for too long
+  (`headrace.cluster.stillness`), and when a node does not answer for `ANSWER_SECONDS_MAX`. A source
+  that has nothing newer may be silent for ever.
 - The map is published only while no other manager holds the journal, from a map just loaded.
-- A copy that is active is never made a replica.
+- A copy that is active is never made a replica, unless it never held a change and is not the owner
+  by a map that no other manager is about to change.
 - A replica has caught up when it has the last seqno of the active copy, on the same branch: who was
   killed begins a new branch, and gives seqnos again that a replica may hold from before.
 - Nobody is fed by a node that knows no map: it may have lost its disk, and replicas of a vbucket
@@ -26,13 +32,22 @@ Imports: errors, wire.opcodes, cluster.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from headrace.cluster.chains import Chain, from_json, trimmed
 from headrace.cluster.journal import Journal, read_entries
 from headrace.cluster.links import Link
-from headrace.cluster.proxy import StreamAdded, StreamClosed, StreamEnded, StreamRefused
+from headrace.cluster.notices import Notices
+from headrace.cluster.proxy import (
+    StreamAdded,
+    StreamClosed,
+    StreamEnded,
+    StreamLost,
+    StreamRefused,
+)
+from headrace.cluster.stillness import Stillness
 from headrace.errors import ClusterError, ConnectionLost, HeadraceError, StatusError
 from headrace.wire.opcodes import Status, VBucketState
 
@@ -49,6 +64,8 @@ LOOK_SECONDS: Final = 1.0
 """How often maps, journal and copies are looked at."""
 RETRY_SECONDS: Final = 0.5
 RETRY_SECONDS_MAX: Final = 30.0
+ANSWER_SECONDS_MAX: Final = 60.0
+"""How long a node may take to add or close a stream: a replica may have to roll back first."""
 
 Pair = tuple[str, str]
 """Producer and consumer node."""
@@ -68,11 +85,22 @@ class Feed:
     source_seqno: int = 0
     held_seqno: int = 0
     is_whole: bool = False
+    has_caught_up: bool = False
+    """Since its stream was added: those that have not may have to wait for each other."""
+    asked_at: float = 0.0
+    still_seconds: float = 0.0
+    """How long it has lacked something and not moved; 0 while that is not too long."""
+    stillness: Stillness = field(default_factory=Stillness, repr=False)
 
     @property
     def pair(self) -> Pair:
         """The nodes it joins."""
         return self.producer, self.consumer
+
+    @property
+    def in_line(self) -> int:
+        """What changes while it catches up; 0 when it has, or is not fed."""
+        return 0 if self.has_caught_up or self.state != "streaming" else self.held_seqno + 1
 
     @property
     def lag(self) -> int:
@@ -83,6 +111,26 @@ class Feed:
     def is_caught_up(self) -> bool:
         """Whether the replica had everything at the last look."""
         return self.is_whole and self.lag == 0
+
+    def ask(self, state: str, now: float) -> None:
+        """A node was asked to add or to close the stream."""
+        self.state, self.asked_at = state, now
+        self.has_caught_up = False
+        self.still_seconds = 0.0
+        self.stillness.reset()
+
+    def observe(self, copy: Copy, now: float, line: int) -> None:
+        """Take what a look found; see `Stillness` for ``line``."""
+        moved = copy.high_seqno > self.held_seqno
+        self.held_seqno = copy.high_seqno
+        self.still_seconds = 0.0
+        if self.state != "streaming" or self.is_caught_up:
+            self.has_caught_up |= self.state == "streaming"
+            self.stillness.reset()
+        elif self.stillness.look(now, (copy.high_seqno, copy.snapshot_end, copy.log), line):
+            self.still_seconds = self.stillness.seconds(now)
+        if self.state == "streaming" and (moved or self.is_caught_up):
+            self.attempts = 0
 
     def fail(self, problem: str, now: float) -> None:
         """Wait before the next attempt, longer each time."""
@@ -154,6 +202,11 @@ class Replicator:
         self._clock = asyncio.get_running_loop().time
         self._left_alone: set[int] = set()
         self._not_adopted = ""
+        self._notices = Notices()
+
+    def take_notices(self) -> list[str]:
+        """What was begun again since the last call, and why."""
+        return self._notices.take()
 
     @property
     def lag(self) -> int:
@@ -249,16 +302,25 @@ class Replicator:
                 copies[name] = await self.cluster.nodes[name].copies(self.cluster.chains.vbuckets)
             except ConnectionLost:
                 continue
+        lines = Counter[Pair]()
+        for feed in self.feeds.values():
+            lines[feed.pair] += feed.in_line
+        now = self._clock()
         for feed in self.feeds.values():
             if feed.producer in copies:
                 feed.source_seqno = copies[feed.producer][feed.vbucket].high_seqno
             if feed.consumer in copies:
                 copy = copies[feed.consumer][feed.vbucket]
-                feed.held_seqno = copy.high_seqno
                 feed.is_whole = copy.is_complete and copy.state == VBucketState.REPLICA
-                if feed.producer in copies:
-                    active = copies[feed.producer][feed.vbucket]
-                    feed.is_whole = feed.is_whole and _is_same_branch(active, copy)
+                if feed.producer not in copies:
+                    feed.held_seqno = copy.high_seqno
+                    feed.stillness.reset()
+                    continue
+                active = copies[feed.producer][feed.vbucket]
+                feed.is_whole = feed.is_whole and _is_same_branch(active, copy)
+                feed.observe(copy, now, lines[feed.pair] - feed.in_line)
+            else:
+                feed.stillness.reset()
         seen = {feed.vbucket: feed.source_seqno for feed in self.feeds.values()}
         if self._publishes:
             await asyncio.to_thread(self.cluster.remember, seen)
@@ -318,6 +380,8 @@ class Replicator:
     async def _tend_feeds(self, now: float) -> None:
         for feed in list(self.feeds.values()):
             link = self._link(feed.pair)
+            if link is not None:
+                self._hurry(feed, link, now)
             if feed.state != "waiting" or link is None or now < feed.retry_at:
                 continue
             try:
@@ -326,8 +390,33 @@ class Replicator:
                 feed.fail(str(error), now)
                 continue
             if link.lost is None:
-                feed.state = "adding"
+                feed.ask("adding", self._clock())
                 link.add_stream(feed.vbucket)
+
+    def _hurry(self, feed: Feed, link: Link, now: float) -> None:
+        """Close a stream that brings nothing, to add it again; give up a link that is silent."""
+        late = feed.state in ("adding", "closing") and now - feed.asked_at >= ANSWER_SECONDS_MAX
+        if feed.state == "closing" and late:
+            text = f"{feed.consumer} closed no stream for {ANSWER_SECONDS_MAX:.0f} s"
+            link.close()
+            self._road_lost(feed.pair, self._roads[feed.pair], text)
+        elif feed.state == "adding" and late:
+            self._begin_again(feed, link, f"no stream was added for {ANSWER_SECONDS_MAX:.0f} s")
+        elif feed.still_seconds:
+            text = (
+                f"the replica stood at seqno {feed.held_seqno} for {feed.still_seconds:.0f} s, "
+                f"the active copy has {feed.source_seqno}"
+            )
+            self._begin_again(feed, link, text)
+
+    def _begin_again(self, feed: Feed, link: Link, text: str) -> None:
+        self._note(feed, text)
+        feed.problem = text
+        feed.ask("closing", self._clock())
+        link.close_stream(feed.vbucket)
+
+    def _note(self, feed: Feed, text: str) -> None:
+        self._notices.add(*feed.pair, feed.vbucket, f"{text}; its stream is opened again")
 
     async def _prepare(self, feed: Feed) -> None:
         """Have a replica to feed."""
@@ -339,25 +428,51 @@ class Replicator:
                 "that it is a replica"
             )
         if copy.state == VBucketState.ACTIVE:
-            await node.drop(feed.vbucket, empty=True)
+            await self._give_up_empty(feed)
         if copy.state != VBucketState.REPLICA:
             await node.set_state(feed.vbucket, VBucketState.REPLICA)
 
+    async def _give_up_empty(self, feed: Feed) -> None:
+        """Have a node forget an active copy it only started with.
+
+        Failover promotes copies before it tells the map, and an empty one may be among them.
+        """
+        node = self.cluster.nodes[feed.consumer]
+        if not self._publishes:
+            await node.drop(feed.vbucket, empty=True)
+            return
+        with Journal(self._journal, patience_seconds=0.0):
+            await self.cluster.load(tolerant=True)
+            if self.cluster.chains.rows[feed.vbucket][0] == feed.consumer:
+                raise ClusterError(f"{feed.consumer} owns vbucket {feed.vbucket} now")
+            await node.drop(feed.vbucket, empty=True)
+
     def _on_event(self, pair: Pair, event: ProxyEvent) -> None:
         feed = self.feeds.get((*pair, event.vbucket))
-        if feed is None or isinstance(event, StreamClosed):
+        if feed is None:
             return
         now = self._clock()
-        if isinstance(event, StreamAdded):
-            feed.state, feed.problem, feed.attempts = "streaming", "", 0
+        if feed.state == "closing":
+            # Whatever else it tells was on its way before.
+            if isinstance(event, StreamClosed):
+                feed.fail(feed.problem, now)
+        elif isinstance(event, StreamAdded):
             self._roads[pair].attempts = 0
+            if feed.state == "adding":  # else its end overtook the answer
+                feed.state, feed.problem = "streaming", ""
         elif isinstance(event, StreamRefused):
             if event.status == Status.KEY_EEXISTS:
                 feed.fail("another manager feeds this replica", now)
             else:
                 feed.fail(event.text, now)
+        elif isinstance(event, StreamLost) and feed.state == "streaming":
+            self._stream_over(feed, "the copy was changed by others", now)
         elif isinstance(event, StreamEnded):
-            feed.fail(f"the stream ended with reason {event.reason}", now)
+            self._stream_over(feed, f"the stream ended with reason {event.reason}", now)
+
+    def _stream_over(self, feed: Feed, text: str, now: float) -> None:
+        self._note(feed, text)
+        feed.fail(text, now)
 
     # -- chains that grow ------------------------------------------------------------------------
 

@@ -224,7 +224,15 @@ class Runner:
         producer, target = await asyncio.gather(
             self._copy(move.producer, move.vbucket), self._copy(move.target, move.vbucket)
         )
-        return steps.CopiesSeen(producer=producer, target=target)
+        return steps.CopiesSeen(producer=producer, target=target, passed=self._passed(mover))
+
+    def _passed(self, mover: Mover) -> int:
+        """Items that went over the move's link for others."""
+        link = self._link_of(mover)
+        if link is None:
+            return 0
+        items = link.proxy.items
+        return int(items.sum()) - int(items[mover.move.vbucket])
 
     async def _copy(self, name: str, vbucket: int) -> Copy | None:
         try:

@@ -45,6 +45,7 @@ class Ending(Enum):
 
     DONE = "done"
     BACKED_OUT = "backed out"  # the source owns it as before, nothing is left behind
+    GIVEN_UP = "given up"  # the same, because the copy did not come about
     PENDING = "pending"  # declared: `headrace move --resume` goes on
     CONFLICT = "conflict"  # a person must decide
 
@@ -76,10 +77,14 @@ class LinkLost(MoveEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopiesSeen(MoveEvent):
-    """What the nodes say; None where a node could not be asked."""
+    """What the nodes say; None where a node could not be asked.
+
+    ``passed`` counts the items that went to the target on the same link for other moves.
+    """
 
     producer: Copy | None
     target: Copy | None
+    passed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,13 +17,15 @@ Rules:
   request was refused with. One inbound stream per vbucket of a node.
 * What belongs to no stream of ours is refused and still acknowledged as received: a closed stream's
   bytes must not fill the window. Bytes are acknowledged when they have been processed.
+* A stream whose vbucket is changed by others is closed at the producer at once
+  (`headrace.node.replica_losses`): the manager sees that go by and may add it again.
 * When the store has no room, messages are held, in order, and tried again; the window fills.
 * A message that a consumer's end must not get closes the connection without an answer.
 
 Spec: docs/protocol.md, "ADD_STREAM", "Flow control", "Noop".
 
 Imports: errors, protocol, store, wire, node.opening, node.refusal, node.replica_context,
-node.replica_statistics, node.replica_stream, node.replica_talk.
+node.replica_losses, node.replica_statistics, node.replica_stream, node.replica_talk.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from headrace.errors import StoreError, StoreFull
 from headrace.node.opening import OpenOptions, read_open
 from headrace.node.refusal import Refusal
 from headrace.node.replica_context import ReplicaSettings
+from headrace.node.replica_losses import Losses
 from headrace.node.replica_statistics import replica_statistics
 from headrace.node.replica_stream import RECEIVING_STATES, Cause, ReplicaStream, State, cause_of
 from headrace.node.replica_talk import WINDOW, Talk, Terms
@@ -92,6 +95,7 @@ class Replica:
         self.items_received_by_ended = 0
         self.streams: dict[int, ReplicaStream] = {}
         self._by_opaque: dict[int, ReplicaStream] = {}
+        self._losses = Losses(self.streams, session.wake)
         self._last_opaque = 0
         self._talk: Talk | None = None
         self._output: list[bytes] = []
@@ -203,6 +207,7 @@ class Replica:
         )
         self.streams[number] = self._by_opaque[stream.opaque] = stream
         self.host.inbound[number] = self
+        self.host.feed.watch(number, self._losses)
         if not talk.has_begun:
             self._ask(talk.begin())
         elif talk.is_done:
@@ -226,7 +231,7 @@ class Replica:
         holder = self.host.inbound.get(number)
         stream = holder.streams.get(number) if isinstance(holder, Replica) else None
         if isinstance(holder, Replica) and stream is not None and stream.is_lost:
-            holder.drop(stream)
+            holder.give_up(stream)
 
     def _close_stream(self, message: m.CloseStream, now: float) -> None:  # noqa: ARG002 - as all
         stream = self.streams.get(message.vbucket)
@@ -237,6 +242,14 @@ class Replica:
         self.drop(stream)
         self._send(m.CloseStreamReply(opaque=message.opaque))
 
+    def give_up(self, stream: ReplicaStream) -> None:
+        """Close a stream that lost its vbucket, at the producer too if it has it."""
+        if stream.is_standing:
+            request = m.CloseStream(vbucket=stream.vbucket.id, opaque=self._next_opaque())
+            self._send(request)
+            self.session.wake()
+        self.drop(stream)
+
     def drop(self, stream: ReplicaStream, status: Status = Status.KEY_ENOENT) -> None:
         """Forget a stream; an ADD_STREAM that waits for it is refused."""
         number = stream.vbucket.id
@@ -245,6 +258,7 @@ class Replica:
         self._by_opaque.pop(stream.opaque, None)
         if self.streams.get(number) is stream:
             del self.streams[number]
+            self.host.feed.unwatch(number, self._losses)
             if self.host.inbound.get(number) is self:
                 del self.host.inbound[number]
         if stream.asked_by is not None:
@@ -308,6 +322,7 @@ class Replica:
             return
 
         def gone_back(result: object) -> None:
+            self.host.feed.tell(vbucket.id)
             if stream.state is not State.ROLLING_BACK or self.closed_reason is not None:
                 return
             if isinstance(result, Exception):
@@ -378,7 +393,7 @@ class Replica:
     def _stream_of(self, message: Request) -> ReplicaStream:
         stream = self.streams.get(message.vbucket)
         if stream is not None and stream.is_lost:
-            self.drop(stream)
+            self.give_up(stream)
             stream = None
         if stream is None or not stream.is_standing:
             raise Refusal(self._status(Status.KEY_ENOENT), "there is no such stream")
@@ -466,6 +481,8 @@ class Replica:
         """What became due since the last message: acknowledgements, requests after a rollback."""
         if self.closed_reason is not None:
             return b""
+        for lost in self._losses.take():
+            self.give_up(lost)
         while self._persisted:
             stream = self.streams.get(self._persisted.pop())
             if stream is not None and stream.is_standing:
@@ -480,7 +497,7 @@ class Replica:
     @property
     def has_more(self) -> bool:
         """Whether another `pull` may find something."""
-        return bool(self._persisted or self._output)
+        return bool(self._persisted or self._output or self._losses)
 
     def look_ahead(self, budget_bytes: int) -> None:
         """Nothing is prepared before it is pulled."""
@@ -557,6 +574,7 @@ class Replica:
         UnknownReply: _answered,
         ErrorReply: _error,
         m.BufferAckReply: _nothing,
+        m.CloseStreamReply: _nothing,
     }
     """Every message a consumer's end takes besides a stream's; any other closes the connection."""
 

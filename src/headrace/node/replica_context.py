@@ -15,6 +15,7 @@ from headrace.protocol.flow import IDLE_TIMEOUT_SECONDS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headrace.node.feed import Feed
     from headrace.node.refusal import Refusal
     from headrace.wire.dialect import Dialect
 
@@ -47,6 +48,10 @@ class Host(StreamHost, Protocol):
     @property
     def inbound(self) -> dict[int, object]:
         """Who receives which vbucket: one stream per vbucket on this node."""
+
+    @property
+    def feed(self) -> Feed:
+        """Who hears of changes of vbuckets."""
 
 
 def _at_once(work: Callable[[], object], then: Callable[[object], None]) -> None:

@@ -210,8 +210,14 @@ class Bucket:
         for vbucket in self.vbuckets:
             self.core.announce(vbucket.id)
 
-    def _truncate(self, vbucket: int, to: int, change_log: Callable[[], None]) -> None:
-        truncation.truncate(self.journal, self._vbuckets[vbucket], to, change_log)
+    def _truncate(
+        self,
+        vbucket: int,
+        to: int,
+        change_log: Callable[[], None],
+        check: Callable[[], None] | None,
+    ) -> None:
+        truncation.truncate(self.journal, self._vbuckets[vbucket], to, change_log, check)
 
     # -- durability -----------------------------------------------------------------------------
 

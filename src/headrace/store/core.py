@@ -97,13 +97,15 @@ class Core:
         self.sealed_position = 0
         self.make_room: Callable[[int], None] = lambda _size: None
         self.commit_now: Callable[[], None] = lambda: None
-        self.truncate: Callable[[int, int, Callable[[], None]], None] = lambda *_: None
+        self.truncate: Callable[[int, int, Callable[[], None], Callable[[], None] | None], None] = (
+            lambda *_: None
+        )
         self.next_stamp = 1
         """Given to each block that is written, so that no two with one key are taken for
         another."""
         self.closed = False
         self.outputs = BufferPool(settings.memory_quota // OUTPUTS_SHARE)
-        """Buffers for chunks read from disk."""
+        """Buffers for large chunks of frames on their way to readers."""
         self.outside_bytes = 0
         """Bytes the owner holds for readers of this bucket; see `memory_used`."""
         self._budget = 0

@@ -33,15 +33,24 @@ if TYPE_CHECKING:
     from headrace.store.vbucket import VBucket
 
 
-def truncate(journal: Journal, vbucket: VBucket, to: int, change_log: Callable[[], None]) -> None:
+def truncate(
+    journal: Journal,
+    vbucket: VBucket,
+    to: int,
+    change_log: Callable[[], None],
+    check: Callable[[], None] | None = None,
+) -> None:
     """Forget everything above ``to``, durably; the structure lock is held.
 
-    ``change_log`` gives the vbucket the failover log it shall have afterwards.
+    ``change_log`` gives the vbucket the failover log it shall have afterwards. ``check`` may raise:
+    it is called when no change can come in between any more, and before anything is touched.
     """
     core = vbucket.core
     # Sealing could drop versions that the state at ``to`` needs.
     journal.commit(forced=True, seal=False)
     with core.lock:
+        if check is not None:
+            check()
         core.flush_marks()
         log = vbucket.failover_log
         batch = Batch()
@@ -72,6 +81,8 @@ def truncate(journal: Journal, vbucket: VBucket, to: int, change_log: Callable[[
         _rebuild(journal, vbucket, blocks, to)
         vbucket.purge_seqno = purge
         vbucket.record_changed = False
+        # Whoever looked while this was under way saw parts of both histories.
+        vbucket.generation += 1
         lost = vbucket.waiting.above(to)
     for callback in lost:
         callback(False)

@@ -75,7 +75,7 @@ class VBucket(Changes):
         self.sealed_commit = 0
         """Frames of this vbucket in journal entries below this commit are in blocks or gone."""
         self.generation = 0
-        """Grows when the vbucket is truncated, flushed or deleted."""
+        """Grows when the vbucket is truncated, flushed or deleted: before and after."""
         self.record_changed = False
 
     # -- what it is -----------------------------------------------------------------------------
@@ -506,12 +506,20 @@ class VBucket(Changes):
         0: the vbucket is empty and has a new history. Cursors are dropped, open views end as
         ROLLED_BACK, waiting callbacks get False. ``as_replica``: StoreError when it is active; a
         copy may be promoted while its rollback waits for a thread, and then it is the truth.
-        ``unless`` is asked when the wait is over; StoreError when nobody wants it any longer.
+        ``unless`` is asked when the wait is over, and again when no change can come in between any
+        more; StoreError when nobody wants it any longer.
         """
+        wanted = to
+
+        def check() -> None:
+            if unless is not None and unless():
+                raise StoreError(
+                    f"the rollback of vbucket {self.id} to {wanted} is no longer wanted"
+                )
+
         with self.core.structure:
             self.check_exists()
-            if unless is not None and unless():
-                raise StoreError(f"the rollback of vbucket {self.id} to {to} is no longer wanted")
+            check()
             if as_replica and self.state is VBucketState.ACTIVE:
                 raise StoreError(f"vbucket {self.id} is active; only a replica rolls back")
             to = self.unsettled.boundary(min(to, self.high_seqno))
@@ -519,7 +527,7 @@ class VBucket(Changes):
                 return self.high_seqno
             reached = to if to >= self.rewind_seqno else 0
             log = self.failover_log.rolled_back(Seqno(reached), uuid=self.core.new_branch())
-            self.core.truncate(self.id, reached, lambda: self.begin_branch(log))
+            self.core.truncate(self.id, reached, lambda: self.begin_branch(log), check)
         self.core.announce(self.id)
         return reached
 
@@ -537,7 +545,7 @@ class VBucket(Changes):
                     f"{self.rewind_seqno}..{self.high_seqno}"
                 )
             log = self.failover_log.promoted(self.core.new_branch(), complete_end=Seqno(seqno))
-            self.core.truncate(self.id, seqno, lambda: self.begin_branch(log))
+            self.core.truncate(self.id, seqno, lambda: self.begin_branch(log), None)
         self.core.announce(self.id)
         return log
 

@@ -90,7 +90,8 @@ class AddStreamReply(Reply):
 class CloseStream(Request):
     """Close the stream of this vbucket (and stream id).
 
-    Sent by: a manager or a client to either end. Answered: CloseStreamReply.
+    Sent by: a manager or a client to either end; to its producer by a node whose copy was changed
+    by others. Answered: CloseStreamReply.
     """
 
 

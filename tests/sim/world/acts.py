@@ -62,6 +62,7 @@ class Acts:
             (0.5, self._purge_behind),
             (1.0, self._read_replica),
             (0.5 * harm, self._kill_manager),
+            (1.0 * harm, self._replace_copy),
             (0.2, self._step_clock),
             (0.3, self._persistence),
         ]
@@ -168,6 +169,9 @@ class Acts:
         node = self._some_node(up=False)
         if node is not None:
             self.manager.fail_over(node.name)
+
+    def _replace_copy(self) -> None:
+        self.manager.replication.replace(self._some_vbucket())
 
     def _kill_manager(self) -> None:
         if self.manager.is_alive:

@@ -14,6 +14,7 @@ from unittest import mock
 from headrace.client.courses import Courses
 from headrace.cluster import mover
 from headrace.history import Boundaries, FailoverLog
+from headrace.node.replica import Replica
 from headrace.node.replica_stream import ReplicaStream
 from headrace.node.stream import Stream
 from headrace.node.takeover import Takeover
@@ -173,6 +174,10 @@ BUGS: dict[str, Bug] = {
     "streams-outlive-branches": Bug(
         "streams of a replica go on when it follows another branch",
         instead(Stream, "_lost", _lost_but_branches),
+    ),
+    "loss-not-told": Bug(
+        "a replica drops a stream whose vbucket was changed by others, and tells nobody",
+        instead(Replica, "give_up", Replica.drop),
     ),
     "resume-without-comparing": Bug(
         "a move that broke in its takeover reopens the source without looking at the target",

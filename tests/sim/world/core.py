@@ -31,6 +31,7 @@ class Situation(Enum):
     PROMOTED_INSIDE = "promotions inside a snapshot"
     REPLICA_RESTARTED_INSIDE = "restarts of a replica inside a snapshot"
     REPLICA_CUT_INSIDE = "connections of a replica lost inside a snapshot"
+    COPY_REPLACED = "copies replaced under their stream"
     REPLICA_ASKED = "streams asked of a replica"
     REPLICA_ASKED_INSIDE = "streams asked of a replica inside a snapshot"
     REPLICA_ASKED_FILLING = "streams asked of a replica in its first disk snapshot"

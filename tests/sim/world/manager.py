@@ -16,6 +16,7 @@ from headrace.cluster.copies import Copy, read_copy
 from headrace.cluster.mover import TELLING, Event, Mover
 from headrace.cluster.operations import _promotion
 from headrace.cluster.planning import Move, active_move
+from headrace.cluster.proxy import StreamLost
 from headrace.cluster.steps import Action, Ending, LinkLost, MoveEvent, TimedOut
 from headrace.wire import admin
 from headrace.wire.message import ErrorReply
@@ -247,6 +248,8 @@ class SimManager:
 
     def _on_event(self, event: ProxyEvent) -> None:
         run = self.runs.get(event.vbucket)
+        if isinstance(event, StreamLost):
+            self.world.count(Situation.COPY_REPLACED)
         if run is not None and not isinstance(event, TELLING):
             self.tell(run, event)
 

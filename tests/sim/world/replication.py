@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.cluster.proxy import Side, StreamAdded, StreamEnded, StreamRefused
-from headrace.wire.opcodes import VBucketState
-from tests.sim.world.core import Violation
+from headrace.cluster.proxy import Side, StreamAdded, StreamEnded, StreamLost, StreamRefused
+from headrace.cluster.steps import Step
+from headrace.wire.opcodes import StreamEndReason, VBucketState
+from tests.sim.world.core import Situation, Violation
 from tests.sim.world.links import SimLink
 from tests.sim.world.orders import deletion, set_vbucket
 
@@ -73,6 +74,12 @@ class Replication:
                 if self.world.chance(SLOW_LINKS) and self.scenario.is_harming:
                     self.slow_down(vbucket)
                 self.world.say("manager", f"vb {vbucket}: {consumer.name} follows {producer.name}")
+            elif isinstance(event, StreamLost):
+                self.world.count(Situation.COPY_REPLACED)
+                self.world.say("manager", f"vb {vbucket}: {consumer.name} gave its stream up")
+                opened()
+            elif isinstance(event, StreamEnded) and event.reason == StreamEndReason.CLOSED:
+                raise Violation(f"vb {vbucket}: the end of a stream that was closed is told")
             elif isinstance(event, StreamRefused | StreamEnded):
                 self.world.say("manager", f"vb {vbucket}: replication ends, {event}")
                 link.close()
@@ -98,6 +105,27 @@ class Replication:
         self.stop(vbucket)
         self.world.say("manager", f"has vb {vbucket} copied to {name} anew")
         for order in deletion(vbucket):
+            manager.ask(name, order)
+
+    def replace(self, vbucket: int) -> None:
+        """Empty the first replica while it is fed: somebody who knows nothing of managers does it.
+
+        The copy of a move is replaced while it catches up; until then the source is the owner.
+        """
+        manager = self.manager
+        run = manager.runs.get(vbucket)
+        if run is not None:
+            name = run.mover.move.target if run.mover.step is Step.CATCHING_UP else None
+        else:
+            chain = manager.chains.rows[vbucket]
+            name = chain[1] if len(chain) > 1 and vbucket not in manager.journal else None
+        copy = self.scenario.copy(name, vbucket)
+        if name is None or copy is None or copy.state is not VBucketState.REPLICA:
+            return
+        if manager.failing:
+            return  # it may be all that is left
+        self.world.say("somebody", f"replaces vb {vbucket} of {name}")
+        for order in (*deletion(vbucket), set_vbucket(vbucket, VBucketState.REPLICA)):
             manager.ask(name, order)
 
     def hold(self, vbucket: int, seconds: float) -> None:
