@@ -12,6 +12,7 @@ from headrace.store.native import (
     bytes_at,
     copy_bytes,
     fetch_line,
+    halves_at,
     hash_bytes,
     kernel,
     load8,
@@ -45,6 +46,23 @@ def store_all(address: int, value: int) -> None:
 def copy(target: int, source: int, size: int) -> None:
     """A copy."""
     copy_bytes(target, source, size)
+
+
+@kernel
+def sum_of_rows(address: int, count: int) -> tuple[int, int]:
+    """The length of the rows at an address, and the sum of their last column."""
+    rows = halves_at(address, count)
+    total = 0
+    for row in range(len(rows)):
+        total += rows[row, 2]
+    return len(rows), total
+
+
+def test_rows_at_an_address_are_those_of_the_array_there() -> None:
+    rows = np.arange(12, dtype=np.uint32).reshape(4, 3)
+    rows[3, 2] = 0xFFFF_FFFF
+    assert sum_of_rows(address_of(rows), 4) == (4, 2 + 5 + 8 + 0xFFFF_FFFF)
+    assert sum_of_rows(address_of(rows), 0) == (0, 0)
 
 
 @kernel

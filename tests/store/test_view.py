@@ -60,3 +60,45 @@ def test_a_purged_tombstone_is_no_last_seqno() -> None:
     assert vbucket.last_passing(LEGACY, 3) == 1
     only = Transform(only_collections=frozenset((0,)))
     assert vbucket.last_passing(only, 3) == 1
+
+
+@pytest.mark.parametrize("sync_writes", [False, True])
+def test_a_last_frame_that_was_looked_at_is_not_looked_at_again(
+    monkeypatch: pytest.MonkeyPatch, sync_writes: bool
+) -> None:
+    bucket = make_bucket()
+    vbucket = bucket.vbucket(0)
+    for key in (b"\0a", b"\0b", b"\0b"):
+        vbucket.store(key, b"")
+    bucket.seal()
+    reader = Transform(collections=False, sync_writes=sync_writes)
+    assert vbucket.last_passing(reader, 3) == 3
+    monkeypatch.setattr(view, "_last_in_blocks", lambda *_: pytest.fail("the disk was read"))
+    assert vbucket.last_passing(reader, 3) == 3
+    vbucket.store(b"\0b", b"")
+    assert vbucket.last_passing(reader, 3) == 3, "superseded above the end only"
+
+
+def test_what_was_found_of_a_block_does_not_outlive_it() -> None:
+    bucket = make_bucket()
+    vbucket = bucket.vbucket(0)
+    vbucket.store(b"\0a", b"")
+    vbucket.delete(b"\0b")
+    bucket.seal()
+    assert [vbucket.last_passing(LEGACY, end) for end in (2, 2, 1)] == [2, 2, 1]
+    vbucket.store(b"\x08c", b"")
+    bucket.compact(drop_deletes=True)
+    assert vbucket.last_passing(LEGACY, 2) == 1
+
+
+@pytest.mark.parametrize("key", [b"\0b", b"\x08b"])
+def test_a_last_frame_is_known_to_those_alone_who_get_it(key: bytes) -> None:
+    bucket = make_bucket()
+    vbucket = bucket.vbucket(0)
+    vbucket.store(b"\0a", b"")
+    vbucket.prepare(key, b"", level=1)
+    bucket.seal()
+    taking = Transform(collections=False)
+    for _ in range(2):
+        got = 2 if key[0] == 0 else 1
+        assert (vbucket.last_passing(taking, 2), vbucket.last_passing(LEGACY, 2)) == (got, 1)

@@ -31,7 +31,7 @@ BODY_SIZE_MAX_BEFORE_LOGIN: Final = 1 * MIB
 """Largest body of a peer that has still to say who it is."""
 REQUESTS_PER_TURN: Final = 512
 """Requests of one connection answered one by one before others get their turn."""
-STREAM_REQUESTS_PER_TURN: Final = 16
+STREAM_REQUESTS_PER_TURN: Final = 4
 """The same once a stream of that connection has something to send: the first of a thousand stream
 requests need not wait for the last one's answer."""
 REPLY_SLICE: Final = 1 * MIB

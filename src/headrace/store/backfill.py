@@ -6,8 +6,8 @@ its place, so sealing and compaction may run in between. What keeps the view who
 see are not dropped while it is open; a truncation ends it; a purge of tombstones its reader has
 not seen yet ends it (semantics 3, "after").
 
-Imports: errors, store.blocks, store.core, store.cursor, store.layout, store.model, store.native,
-store.output, store.records, store.rewrite, store.transform.
+Imports: errors, store.block_run, store.core, store.cursor, store.disk, store.layout, store.lookup,
+store.model, store.output, store.records, store.rewrite, store.transform.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ from typing import TYPE_CHECKING
 from headrace.errors import CorruptRecord
 from headrace.store import layout as at
 from headrace.store import rewrite as by
-from headrace.store.blocks import lower_row
+from headrace.store.block_run import BlockRun
 from headrace.store.core import seek_item
 from headrace.store.cursor import finish_item
 from headrace.store.disk import Table
 from headrace.store.lookup import READ_TRIES_MAX
 from headrace.store.model import BackfillOutcome
-from headrace.store.native import address_of, bytes_at
 from headrace.store.output import Output
-from headrace.store.records import BLOCK_HEADER, check_block
+from headrace.store.records import check_block
 from headrace.store.transform import VISIBLE
 
 if TYPE_CHECKING:
@@ -158,58 +157,48 @@ class Backfill:
         Not under the lock: the disk may be slow. A mark that arrives meanwhile lies above our end.
         """
         with self._core.disk.read() as reader:
+            values: list[memoryview] = []
             for block in blocks:
                 value = reader.get(Table.BLOCKS, block.key)
-                if output.is_full or value is None or not block.matches(value):
-                    return
+                if value is None or not block.matches(value):
+                    break
                 if not block.checked:
                     check_block(block.key, value, path=self._core.disk.path)
                     block.checked = True
-                self._read_block(block, value, output)
+                values.append(value)
+            if values:
+                self._write_run(BlockRun(blocks, values), output)
 
-    def _read_block(self, block: Block, value: memoryview, output: Output) -> None:
-        frames = bytes_at(value)
-        source = address_of(frames) + BLOCK_HEADER.size
-        output.result[by.R_NEXT] = lower_row(block.rows, self.read_seqno + 1 - block.first)
-        transform = self._transform
+    def _write_run(self, run: BlockRun, output: Output) -> None:
+        output.result[by.R_NEXT] = -1
         while True:
-            by.rewrite_block(
-                source,
-                block.size,
-                block.rows,
-                block.first,
-                transform.options,
-                transform.wanted,
-                self._last,
-                self.end,
-                self._all_versions,
-                output.address,
-                output.capacity,
-                output.limit,
-                output.result,
+            run.write(
+                output,
+                self._transform,
+                after=self.read_seqno,
+                last=self._last,
+                end=self.end,
+                all_versions=self._all_versions,
             )
             if output.why not in (by.WHY_SLOW, by.WHY_ROOM, by.WHY_DAMAGED):
                 break
-            self._finish_row(block, value, output)
-        if output.why == by.WHY_END:
-            output.result[by.R_READ] = min(block.last, self._last)
+            self._finish_row(run, output)
         self.read_seqno = max(self.read_seqno, int(output.result[by.R_READ]))
 
-    def _finish_row(self, block: Block, value: memoryview, output: Output) -> None:
+    def _finish_row(self, run: BlockRun, output: Output) -> None:
         """Do what the kernel could not with the frame it stopped at."""
-        row = int(output.result[by.R_NEXT])
-        start, stop = block.extent(row)
+        row, block = int(output.result[by.R_NEXT]), run.block
+        frame = run.frame(row)
         if output.why == by.WHY_DAMAGED:
             raise CorruptRecord(
                 f"{self._core.disk.path}: frame {row} of block {block.key.hex()} is not as long as"
                 " it says",
                 path=self._core.disk.path,
-                offset=start,
+                offset=block.extent(row)[0],
             )
         if output.why == by.WHY_ROOM:
-            output.grow(stop - start)
+            output.grow(len(frame))
             return
-        frame = value[BLOCK_HEADER.size + start : BLOCK_HEADER.size + stop]
         output.add_plain(frame, block.first + int(block.rows[row, 0]), self._transform)
         output.result[by.R_NEXT] = row + 1
 

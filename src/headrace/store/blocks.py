@@ -12,14 +12,14 @@ Imports: store.layout, store.native, store.records.
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from headrace.store import layout as at
 from headrace.store.accept import seqno_at
-from headrace.store.native import copy_bytes, kernel, load8, load32, load64
+from headrace.store.native import address_of, copy_bytes, kernel, load8, load32, load64
 from headrace.store.records import BLOCK_HEADER, BLOCK_KEY, block_stamp
 from headrace.store.rewrite import address_at
 
@@ -47,6 +47,16 @@ class Block:
     stamp: int
     rows: Halves
     checked: bool
+    ends_for: set[bool] = field(init=False, repr=False, default_factory=set)
+    """Readers without collections who are known to get its last frame: those with sync writes
+    (True), those without."""
+    rows_address: int = field(init=False, repr=False)
+    """Where the rows lie: asking numpy for it costs more than looking up the block."""
+
+    def __post_init__(self) -> None:
+        """Note where the rows lie; kernels step through them without gaps."""
+        assert self.rows.flags.c_contiguous
+        self.rows_address = address_of(self.rows)
 
     @property
     def key(self) -> bytes:

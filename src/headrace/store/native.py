@@ -21,6 +21,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.core.cpu import CPUTargetOptions
 from numba.extending import intrinsic
+from numba.np.arrayobj import make_array, populate_array
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,7 +52,8 @@ def inline_kernel(function: Callable[P, R]) -> Callable[P, R]:
 
 def address_of(array: NDArray[Any]) -> int:
     """Where an array's first byte lies; the caller keeps the array alive."""
-    return cast("int", array.__array_interface__["data"][0])
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
 def bytes_at(buffer: bytes | bytearray | memoryview) -> Bytes:
@@ -122,6 +124,27 @@ def copy_bytes(typingctx: Any, target: Any, source: Any, size: Any) -> Any:  # n
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic
+def halves_at(typingctx: Any, address: Any, count: Any) -> Any:  # noqa: ANN401, ARG001
+    """The ``count`` rows of three 32-bit numbers at an address, as an array without an owner."""
+    rows = types.Array(types.uint32, 2, "C")
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ANN401, ARG001
+        number = context.get_value_type(types.intp)
+        made = make_array(rows)(context, builder)
+        populate_array(
+            made,
+            data=builder.inttoptr(arguments[0], ir.IntType(32).as_pointer()),
+            shape=(arguments[1], number(3)),
+            strides=(number(12), number(4)),
+            itemsize=number(4),
+            meminfo=None,
+        )
+        return made._getvalue()  # noqa: SLF001 - numba's own name for it
+
+    return rows(types.int64, types.int64), codegen
 
 
 @intrinsic

@@ -37,6 +37,8 @@ _CRC: Final = Struct(">I")
 _JOURNAL_MAGIC: Final = b"HRJ1"
 _BLOCK_MAGIC: Final = b"HRB1"
 _CRC_COVERS_FROM: Final = 8
+_STAMP: Final = Struct(">I")
+_STAMP_AT: Final = 12
 
 BUCKET_KEY: Final = b"bucket"
 CLEAN_KEY: Final = b"clean"
@@ -101,7 +103,7 @@ def fill_block_header(value: memoryview, *, count: int, stamp: int, first: int, 
 
 def block_stamp(value: memoryview) -> int:
     """The stamp of a block's value, -1 if it is too short to have one."""
-    return int(BLOCK_HEADER.unpack_from(value)[3]) if len(value) >= BLOCK_HEADER.size else -1
+    return int(_STAMP.unpack_from(value, _STAMP_AT)[0]) if len(value) >= BLOCK_HEADER.size else -1
 
 
 def check_block(key: bytes, value: memoryview, *, path: str) -> tuple[int, int, int, int]:

@@ -79,6 +79,8 @@ def last_passing(vbucket: VBucket, transform: Transform, end: int) -> int:
     core = vbucket.core
     for _ in range(READ_TRIES_MAX):
         with core.lock:
+            if _is_got_at(vbucket, transform, end):
+                return end
             core.flush_marks()
             known = _known_high(vbucket, transform)
             if known is not None and known <= end:
@@ -132,8 +134,22 @@ def _last_in_blocks(
                 end,
             )
             if last:
+                if last == block.last and not transform.collections:
+                    block.ends_for.add(transform.sync_writes)
                 return last
     return 0
+
+
+def _is_got_at(vbucket: VBucket, transform: Transform, end: int) -> bool:
+    """Whether a reader without collections is known to get the frame at ``end``; lock held.
+
+    Nothing up to the end can have superseded it, so what a look at the block has found stays true
+    as long as the block.
+    """
+    if transform.collections:
+        return False
+    block = vbucket.core.blocks[vbucket.id].holding(end)
+    return block is not None and block.last == end and transform.sync_writes in block.ends_for
 
 
 def _known_high(vbucket: VBucket, transform: Transform) -> int | None:
