@@ -116,3 +116,16 @@ def test_the_truth_of_a_branch_is_what_its_log_says() -> None:
     truth.persisted.add((1, 3))
     with pytest.raises(AssertionError, match="was persisted and is gone"):
         truth.check_kept(2, 3)
+
+
+def test_the_truth_knows_the_last_deletion_of_every_key_that_may_be_purged() -> None:
+    truth = VBucketTruth(0)
+    for seqno, key, value in ((1, b"a", None), (2, b"b", b""), (3, b"a", None), (4, b"b", None)):
+        truth.accept(7, seqno, key, value)
+    assert [truth.deletions(7, last) for last in (0, 2, 3, 9)] == [
+        {},
+        {b"a": 1},
+        {b"a": 3},
+        {b"a": 3, b"b": 4},
+    ]
+    assert truth.deletions(8, 9) == {}

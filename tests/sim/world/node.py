@@ -7,6 +7,7 @@ the process's memory between two events or inside a commit; the disk's tables st
 from __future__ import annotations
 
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from headrace.node.bucket_host import BucketHost
@@ -25,7 +26,7 @@ from tests.sim.world.core import EPOCH_NANOSECONDS, START_SECONDS, Situation, Ti
 from tests.sim.world.disk import Crashed, SimulatedDisk, no_tables
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from headrace.node.replies import Answer
     from headrace.store import VBucket
@@ -51,6 +52,7 @@ SLICES = (120, 400, 4096)
 BUSY_THREADS = 0.2
 """Share of work for a thread that waits long for one: what it was meant for may be over then."""
 _REQUEST = 0x80
+_NOTHING: Mapping[bytes, int] = MappingProxyType({})
 
 
 def keys_of(vbucket: int) -> list[bytes]:
@@ -441,22 +443,36 @@ class SimNode:
 
         Such a copy may have died before anybody saw it: then there are two branches to learn of.
         """
-        end = seen
+        end, branches = seen, [int(entry.uuid) for entry in vbucket.failover_log]
+        known = next((branch for branch in branches if branch in truth.logs), 0)
+        purged = truth.deletions(known, vbucket.purge_seqno)
         for entry in vbucket.failover_log:
             if int(entry.uuid) in truth.logs or end == 0:
                 break
-            cls._accepted(truth, vbucket, int(entry.uuid), int(entry.seqno), end)
+            cls._accepted(truth, vbucket, int(entry.uuid), int(entry.seqno), end, purged)
             end = int(entry.seqno)
 
     @staticmethod
-    def _accepted(truth: VBucketTruth, vbucket: VBucket, branch: int, after: int, end: int) -> None:
-        """An owner's changes above ``after``, up to ``end``."""
-        news = []
+    def _accepted(
+        truth: VBucketTruth,
+        vbucket: VBucket,
+        branch: int,
+        after: int,
+        end: int,
+        purged: Mapping[bytes, int] = _NOTHING,
+    ) -> None:
+        """An owner's changes above ``after``, up to ``end``.
+
+        ``purged``: deletions it may have forgotten, as it may what it received.
+        """
+        news: list[tuple[int, bytes, bytes | None]] = []
         for key in keys_of(vbucket.id):
             item = vbucket.get(b"\0" + key)
             if item is not None and after < item.seqno <= end:
                 news.append((item.seqno, key, None if item.deleted else bytes(item.value)))
-        for seqno, key, value in sorted(news):
+            elif item is None and after < purged.get(key, 0) <= end:
+                news.append((purged[key], key, None))
+        for seqno, key, value in sorted(news, key=lambda change: change[0]):
             truth.accept(branch, seqno, key, value)
 
     def contents(self, number: int) -> dict[bytes, bytes]:

@@ -86,6 +86,11 @@ class VBucketTruth:
                 state[key] = value
         return state
 
+    def deletions(self, branch: int, last: int) -> dict[bytes, int]:
+        """Key -> seqno of its last deletion on a branch, up to ``last``."""
+        there = sorted(self.changes.get(branch, {}).items())
+        return {key: seqno for seqno, (key, value) in there if value is None and seqno <= last}
+
     def expect(self, branch: int, seqno: int, found: State, who: str) -> None:
         """Compare a state that somebody claims for a position."""
         if seqno and branch not in self.logs:
