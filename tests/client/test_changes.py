@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import pytest
+
 from headrace.client.changes import Kind, Rollback, Trouble, cas_time, change_of, vbucket_names
 from headrace.history import ZERO, BranchId
 from headrace.wire import messages as m
@@ -58,5 +60,19 @@ def test_sentences_name_the_numbers() -> None:
     rollback = Rollback(vbucket=3, from_seqno=9, to_seqno=5, dead_branch=BranchId(0xAB), token=ZERO)
     assert "vbucket 3 is rolled back from 9 to 5: branch 00000000000000ab ended" in str(rollback)
     trouble = Trouble(vbuckets=(1, 2), reason="it is gone", attempts=2, retry_seconds=0.5)
-    assert str(trouble) == "vbucket 1, 2: it is gone (attempt 2); again in 0.5 s"
-    assert vbucket_names(list(range(20))) == "0, 1, 2, 3, 4, 5, 6, 7 and 12 more"
+    assert str(trouble) == "vbucket 1-2: it is gone (attempt 2); again in 0.5 s"
+
+
+@pytest.mark.parametrize(
+    ("vbuckets", "text"),
+    [
+        ([], ""),
+        ([5], "5"),
+        ([6, 5], "5-6"),
+        ([0, 2, 4], "0, 2, 4"),
+        ([40, *range(32)], "0-31, 40"),
+        (range(0, 40, 2), "0, 2, 4, 6, 8, 10, 12, 14 and 12 more"),
+    ],
+)
+def test_vbuckets_are_named_as_a_person_writes_them(vbuckets: list[int], text: str) -> None:
+    assert vbucket_names(vbuckets) == text

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from headrace.errors import RemoteProtocolError
@@ -18,6 +19,8 @@ from headrace.wire.opcodes import Datatype
 from headrace.wire.values import inflate, split_collection, split_xattrs
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from headrace.history import BranchId, ResumeToken
     from headrace.wire.message import Request
 
@@ -122,10 +125,14 @@ class Trouble:
         return f"vbucket {names}: {self.reason} (attempt {self.attempts}){again}"
 
 
-def vbucket_names(vbuckets: tuple[int, ...] | list[int], limit: int = 8) -> str:
-    """A few numbers and how many more there are."""
-    shown = ", ".join(str(vbucket) for vbucket in vbuckets[:limit])
-    return f"{shown} and {len(vbuckets) - limit} more" if len(vbuckets) > limit else shown
+def vbucket_names(vbuckets: Iterable[int], limit: int = 8) -> str:
+    """Numbers as a person writes them, ``0-31, 40``, and of how many more there is no room."""
+    rising = sorted(set(vbuckets))
+    cuts = [place for place, (one, after) in enumerate(pairwise(rising), 1) if after != one + 1]
+    runs = [rising[low:high] for low, high in pairwise([0, *cuts, len(rising)])]
+    names = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs[:limit] if run]
+    more = sum(map(len, runs[limit:]))
+    return ", ".join(names) + (f" and {more} more" if more else "")
 
 
 def cas_time(cas: int) -> datetime | None:

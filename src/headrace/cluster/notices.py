@@ -3,16 +3,14 @@
 A flush of a node ends hundreds of streams at the same moment, for the same reason: they are one
 sentence. What nobody takes is kept up to `NOTICES_MAX` sentences; of the rest the number is told.
 
-Imports: nothing of ours.
+Imports: client.changes.
 """
 
 from __future__ import annotations
 
-from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from headrace.client.changes import vbucket_names
 
 NOTICES_MAX: Final = 64
 
@@ -38,18 +36,10 @@ class Notices:
     def take(self) -> list[str]:
         """What happened since the last call; it is forgotten here."""
         taken = [
-            f"{producer} -> {consumer}, vb {ranges(vbuckets)}: {text}"
+            f"{producer} -> {consumer}, vb {vbucket_names(vbuckets)}: {text}"
             for (producer, consumer, text), vbuckets in self._found.items()
         ]
         if self._left_out:
             taken.append(f"and {self._left_out} more of the kind")
         self._found, self._left_out = {}, 0
         return taken
-
-
-def ranges(numbers: Iterable[int]) -> str:
-    """Numbers as a person writes them: ``0-31,40``."""
-    rising = sorted(set(numbers))
-    cuts = [place for place, (one, next_) in enumerate(pairwise(rising), 1) if next_ != one + 1]
-    parts = [rising[low:high] for low, high in pairwise([0, *cuts, len(rising)]) if low < high]
-    return ",".join(str(one[0]) if len(one) == 1 else f"{one[0]}-{one[-1]}" for one in parts)
