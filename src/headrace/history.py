@@ -27,6 +27,7 @@ Imports: nothing of ours.
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NewType, TypeAlias
@@ -110,7 +111,7 @@ class FailoverLog:
             raise ValueError(
                 f"failover log of {len(self.entries)} entries, allowed 1..{LOG_ENTRIES_MAX}"
             )
-        for newer, older in zip(self.entries, self.entries[1:], strict=False):
+        for newer, older in itertools.pairwise(self.entries):
             if older.seqno > newer.seqno:
                 raise ValueError(f"failover entry {older} is older than {newer} but begins later")
 
@@ -422,7 +423,7 @@ class Boundaries:
         """Refuse marks that do not rise, and more of them than the limit."""
         if self.limit < 2 or len(self.marks) > self.limit:
             raise ValueError(f"{len(self.marks)} boundaries with limit {self.limit}, at least 2")
-        for lower, higher in zip(self.marks, self.marks[1:], strict=False):
+        for lower, higher in itertools.pairwise(self.marks):
             if lower.seqno >= higher.seqno:
                 raise ValueError(f"boundary {higher} does not rise above {lower}")
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
+import struct
+import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from headrace.client.address import NodeAddress
-from headrace.client.bulk import ObjectRoad
+from headrace.client.bulk import BulkRoad, ObjectRoad, Rows
 from headrace.client.link import BUFFER_SIZE, ENOUGH, POURING, Link
 from headrace.protocol.consumer import ConsumerConnection
 from headrace.protocol.flow import ConsumerWindow
@@ -21,6 +23,8 @@ from headrace.wire.codec import encode
 from headrace.wire.dialect import Dialect
 from headrace.wire.frame import HEADER_SIZE, Frame
 from headrace.wire.opcodes import Magic, Opcode
+from tests.client.producer import accept, end, marker, mutation
+from tests.client.test_bulk import connection_of, shake_hands, streams, wire
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -130,3 +134,92 @@ def test_no_more_is_waited_for_than_the_window_lets_the_producer_send(
     list(pouring.pump(now=1.0))
     assert asked == [min(window // 2, ENOUGH - pouring.received)]
     assert wakes_for(pouring) == 1
+
+
+# -- rows straight from the socket -----------------------------------------------------------------
+
+
+@pytest.fixture
+def rows() -> Iterator[tuple[Link, socket.socket, int]]:
+    """A link that pours, one open stream on it, and the stream's opaque."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ours = socket.create_connection(server.getsockname())
+        peer, _ = server.accept()
+    road = BulkRoad(connection_of(window=0))
+    shake_hands(road)
+    (opaque,) = streams(road, 1).values()
+    link = Link(ours, NODE, road, opened_at=0.0)
+    link._poured = True
+    with contextlib.closing(link), peer:
+        peer.sendall(wire({0: opaque}, (0, accept()), (0, marker(1, 1 << 20))))
+        assert pumped(link, 2) == []
+        link._poured = True
+        yield link, peer, opaque
+
+
+def pumped(link: Link, frames: int = 0) -> list[int]:
+    """The seqnos of the rows that came, until ``frames`` others did or the link is lost."""
+    found: list[int] = []
+    others = 0
+    for _ in range(1000):
+        for taken in link.pump(now=1.0):
+            for piece in taken.pieces:
+                if isinstance(piece, Rows):
+                    seqnos = piece.batch.column("seqno").to_pylist()
+                    found += seqnos[piece.start : piece.stop]
+                else:
+                    others += 1
+        if link.lost is not None or (frames and others >= frames):
+            break
+    return found
+
+
+def test_rows_that_pour_in_are_scanned_as_they_come(
+    rows: tuple[Link, socket.socket, int],
+) -> None:
+    link, peer, opaque = rows
+    said = wire({0: opaque}, *((0, mutation(seqno, value=bytes(500))) for seqno in range(1, 401)))
+    peer.sendall(said + wire({0: opaque}, (0, end())))
+    assert pumped(link, 1) == list(range(1, 401))
+    assert link.lost is None
+    assert wakes_for(link) == 1
+
+
+def test_a_frame_larger_than_the_buffer_pours_in_too(
+    rows: tuple[Link, socket.socket, int],
+) -> None:
+    """It is left to the road that lets the buffer grow."""
+    link, peer, opaque = rows
+    large = wire({0: opaque}, (0, mutation(1, value=bytes(2 * BUFFER_SIZE))))
+    said = large + wire({0: opaque}, (0, mutation(2)), (0, end()))
+    sender = threading.Thread(target=peer.sendall, args=(said,))
+    sender.start()
+    assert pumped(link, 1) == [1, 2]
+    sender.join()
+
+
+def test_a_close_while_rows_pour_in_is_told_after_them(
+    rows: tuple[Link, socket.socket, int],
+) -> None:
+    link, peer, opaque = rows
+    peer.sendall(wire({0: opaque}, *((0, mutation(seqno)) for seqno in range(1, 4)))[:-1])
+    peer.close()
+    assert pumped(link) == [1, 2]
+    assert "closed the connection" in str(link.lost)
+
+
+def test_a_reset_while_rows_pour_in_is_told(rows: tuple[Link, socket.socket, int]) -> None:
+    link, peer, _ = rows
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    peer.close()
+    assert pumped(link) == []
+    assert "reset" in str(link.lost)
+
+
+def test_nonsense_while_rows_pour_in_ends_the_link(
+    rows: tuple[Link, socket.socket, int],
+) -> None:
+    link, peer, opaque = rows
+    peer.sendall(wire({0: opaque}, (0, mutation(1))) + b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    assert pumped(link) == [1]
+    assert "magic 48" in str(link.lost)

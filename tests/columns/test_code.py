@@ -154,7 +154,7 @@ def test_both_ways_to_a_kernel_lead_to_the_same_rows(compiles: Callable[[], int]
     found = []
     for make in (code_of, code._plain):
         scanner = Scanner(Dialect.DCP_7)
-        scanner._scan_frames = make("headrace.columns.kernel", "scan_frames", 1)
+        scanner._scan_frames = make("headrace.columns.gather", "scan_frames", 1)
         found.append(scanner.scan(frame * 3))
     assert found[0].batch.num_rows == 3
     assert found[0].batch.equals(found[1].batch)

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from headrace.columns.block import BlockPool
-from headrace.columns.scan import Scanner
+from headrace.columns.scan import Scanner, can_receive
 from headrace.columns.schema import SCHEMA
 from headrace.columns.table import Reason, Run
 from headrace.errors import HeadraceError, RemoteProtocolError
@@ -32,7 +32,9 @@ from headrace.wire.frame import BODY_SIZE_MAX, HEADER_SIZE, Frame, body_lengths,
 from headrace.wire.opcodes import Feature, Magic
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
+    from numpy.typing import NDArray
 
     from headrace.columns.scan import ScanResult
     from headrace.history import ResumeToken, SnapshotRange
@@ -46,6 +48,7 @@ _SEQNO: Final = SCHEMA.get_field_index("seqno")
 _PREPARED: Final = SCHEMA.get_field_index("prepared_seqno")
 _REQUESTS: Final = frozenset({int(Magic.REQUEST), int(Magic.ALT_REQUEST)})
 _MAGICS: Final = frozenset(int(magic) for magic in Magic)
+_CAN_RECEIVE: Final = can_receive()
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,13 +172,57 @@ class BulkRoad:
             pool=POOL,
         )
 
+    # -- straight from a socket -----------------------------------------------------------------
+
+    @property
+    def can_receive(self) -> bool:
+        """Whether `begin` may be called: the handshake is over, and this machine can do it."""
+        return self._scanner is not None and self.failure is None and _CAN_RECEIVE
+
+    def begin(self, memory: NDArray[np.uint8], at: int, filled: int) -> None:
+        """Begin to take frames as they are received, after those at ``at`` to ``filled``."""
+        assert self._scanner is not None
+        self._scanner.begin(memory, at, filled)
+
+    def receive(self, descriptor: int, limit: int) -> tuple[int, int | None]:
+        """Receive and scan up to ``limit`` bytes since `begin`: how many came so far, and what the
+        socket said at last (`Scanner.receive`)."""
+        assert self._scanner is not None
+        said = self._scanner.receive(descriptor, limit)
+        return self._scanner.received, said
+
+    def finish(self, view: memoryview, *, now: float) -> tuple[Taken, int, int]:
+        """Take what was received since `begin`; ``view`` is of the whole memory.
+
+        Also told: from where to where bytes are left in it.
+        """
+        assert self._scanner is not None
+        result, at, filled = self._scanner.finish()
+        taken = Taken(result.consumed)
+        try:
+            self._take_result(result, view, taken, now)
+        except HeadraceError as error:
+            self.failure = error
+        self.failure = self.failure or self.connection.failure
+        return taken, at, filled
+
+    # -- rows and frames ------------------------------------------------------------------------
+
     def _scan(self, scanner: Scanner, view: memoryview, taken: Taken, now: float) -> None:
         result = scanner.scan(view)
         taken.consumed = result.consumed
+        self._take_result(result, view, taken, now)
+
+    def _take_result(self, result: ScanResult, view: memoryview, taken: Taken, now: float) -> None:
         if not result.consumed and result.error is None:
             return
-        others = [(*one, _frame_of(view, *one[:2])) for one in result.others.tolist()]
-        taken.size = result.counted - sum(_counted(frame) for *_, frame in others)
+        others = [
+            (*one, cut(view, one[0], body_lengths(view, one[0]))) for one in result.others.tolist()
+        ]
+        taken.size = result.counted
+        for _, size, _, _, frame in others:
+            if frame.magic in _REQUESTS:
+                taken.size -= counted_size(frame.opcode, size)
         self.connection.window.received(taken.size)
         runs = iter(result.runs)
         run = next(runs, None)
@@ -254,17 +301,6 @@ def holds_frame(view: memoryview) -> bool:
     if len(view) < HEADER_SIZE:
         return len(view) > 0 and view[0] not in _MAGICS
     return len(view) >= HEADER_SIZE + int.from_bytes(view[8:12], "big") or view[0] not in _MAGICS
-
-
-def _counted(frame: Frame) -> int:
-    return counted_size(frame.opcode, frame.size) if frame.magic in _REQUESTS else 0
-
-
-def _frame_of(view: memoryview, at: int, size: int) -> Frame:
-    """The frame that the scanner hands back; it is whole."""
-    frame = _frame_at(view[at : at + size], 0)
-    assert frame is not None
-    return frame
 
 
 def _frame_at(view: memoryview, at: int) -> Frame | None:

@@ -51,9 +51,9 @@ DELAY_SECONDS: Final = 0.05
 DELAY_SECONDS_MAX: Final = 5.0
 IDLE_SECONDS: Final = 0.5
 """Until a node is tried again that the map names and no course waits for yet."""
-BACKFILLS_MAX: Final = 16
+BACKFILLS_MAX: Final = 64
 BACKFILLS_MIN: Final = 2
-BACKFILL_ITEMS: Final = 16_384
+BACKFILL_ITEMS: Final = 65_536
 EXTENSIONS_MAX: Final = 8
 """How often a course may ask for the rest of a snapshot that its stream ended inside."""
 FATAL: Final = frozenset(
@@ -111,6 +111,11 @@ class Course:
     def is_backfilling(self) -> bool:
         """Whether it has been asked for and has not reached what its vbucket had at the start."""
         return self.phase in (Phase.ASKED, Phase.STREAMING) and self.is_behind
+
+    @property
+    def left(self) -> int:
+        """Items until what its vbucket had at the start, by the seqnos."""
+        return max(0, self.target - self.position.token.seqno)
 
     @property
     def is_behind(self) -> bool:
@@ -201,23 +206,26 @@ class Courses:
             course = self.by_vbucket[vbucket]
             self._fail(course, "no node has it active in the cluster map", now)
             self.wants_map = True
+        coming = self._coming()
         while (vbucket := self._turns.first(node, now=now)) is not None:
             course = self.by_vbucket[vbucket]
-            if course.is_behind and not self._has_room():
+            if course.is_behind and not self._has_room(coming):
                 break
             self._ask_one(course, node, connection)
+            coming += course.left
         later = self.next_at(now=now)
         self._settled_until[node] = math.inf if later is None else later
 
-    def _has_room(self) -> bool:
+    def _coming(self) -> int:
+        """Items that are to come on all backfills that run."""
+        return sum(self.by_vbucket[vbucket].left for vbucket in self._backfilling)
+
+    def _has_room(self, coming: int) -> bool:
         """Whether one more backfill may be asked for."""
         running = len(self._backfilling)
         if running < min(BACKFILLS_MIN, self._backfills_max):
             return True
-        if running >= self._backfills_max:
-            return False
-        courses = (self.by_vbucket[vbucket] for vbucket in self._backfilling)
-        return sum(one.target - one.position.token.seqno for one in courses) < BACKFILL_ITEMS
+        return running < self._backfills_max and coming < BACKFILL_ITEMS
 
     def _ask_one(self, course: Course, node: NodeAddress, connection: ConsumerConnection) -> None:
         position = course.position

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 CHANGES_AT_ONCE: Final = 256
 """Rows that become changes together; their bytes are given back when all are done with."""
+_STARTING: Final = (e.StreamOpened, e.RolledBack)
 
 
 @dataclass(slots=True)
@@ -157,7 +158,7 @@ class Intake:
             self._share(taken.size, rows, connection)
 
     def _event(self, event: e.Event, connection: ConsumerConnection, now: float) -> None:
-        if isinstance(event, e.RolledBack | e.StreamOpened) and self.shelf is not None:
+        if isinstance(event, _STARTING) and self.shelf is not None:
             self._withdraw(event.vbucket, event.token.seqno, connection)
         if isinstance(event, e.RolledBack) and self.gate is not None:
             self._purge(event.vbucket, event.to_seqno)

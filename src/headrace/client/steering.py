@@ -43,6 +43,8 @@ ADVICE_SECONDS: Final = 1.0
 """How often, at most, a node that has nothing for us is asked where everything is."""
 LOGIN_REFUSALS_MAX: Final = 3
 """Refused logins in a row, on one node, after which waiting is hopeless."""
+_STEERING: Final = frozenset({e.StreamOpened, e.ClusterMapTold, e.NotMyVBucket, e.SeqnosTold})
+"""Events that steering follows; all others are the intake's alone."""
 _LOGINS: Final = frozenset({Opcode.SASL_AUTH, Opcode.SASL_STEP})
 
 
@@ -180,12 +182,12 @@ class Steering:
         """Take what came of one buffer; RemoteProtocolError for a map that cannot be read."""
         self.intake.take(taken, connection, now=now)
         for piece in taken.pieces:
-            if isinstance(piece, e.ClusterMapTold) or (
-                isinstance(piece, e.NotMyVBucket) and piece.cluster_map
-            ):
-                self._take_map(piece.cluster_map, node)
-            elif isinstance(piece, e.StreamOpened):
+            if type(piece) not in _STEERING:
+                continue
+            if isinstance(piece, e.StreamOpened):
                 self._doubts_ends = True
+            elif isinstance(piece, e.ClusterMapTold | e.NotMyVBucket):
+                self._take_map(piece.cluster_map, node)
             elif isinstance(piece, e.SeqnosTold):
                 told = {one.vbucket: one.seqno for one in piece.seqnos}
                 self.high_seqnos.update(told)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, cast
 
 from headrace.client.address import NodeAddress
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 VBUCKETS_MAX: Final = 0x1_0000
+MAPS_MAX: Final = 16
+"""Maps remembered as they were read: a bucket and its readers are told the same one over and over.
+"""
 NOBODY: Final = -1
 EPHEMERAL: Final = "ephemeral"
 
@@ -81,6 +85,7 @@ class ClusterMap:
         return cls(nodes=(node,), active=active, bucket=bucket)
 
 
+@lru_cache(maxsize=MAPS_MAX)
 def read_map(
     data: bytes, *, connected: NodeAddress, tls: bool = False, network: str = "auto"
 ) -> ClusterMap:

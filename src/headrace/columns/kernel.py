@@ -103,7 +103,7 @@ COMMON_PRESENCE: Final = int(Presence.REVISION | Presence.DOCUMENT | Presence.NR
 
 
 @compiled
-def _finish(context: int) -> None:
+def finish(context: int) -> None:
     """Close the offsets, make the bitmaps that are needed, describe the batch in its metadata."""
     base = get(context, Context.BLOCK)
     rows = get(context, Context.ROWS)
@@ -141,12 +141,36 @@ def _breaks_rule(base: int, row: int, start: int) -> bool:
     return not _below(host64(base + 8 * (row - 1) + SEQNO), seqno)
 
 
+@inlined
+def _plain_run(base: int, row: int, limit: int, opaque: int, vbucket: int) -> int:
+    """Return where rows end to be of one stream and to rise; all are marked, none resolves.
+
+    This is what streams are made of, and a third of the time of looking at every rule.
+    """
+    last = host64(base + 8 * (row - 1) + SEQNO) ^ SIGN
+    while row < limit:
+        seqno = host64(base + 8 * row + SEQNO) ^ SIGN
+        if (
+            seqno <= last
+            or host32(base + 4 * row + OPAQUE) != opaque
+            or host16(base + 2 * row + VBUCKET) != vbucket
+        ):
+            break
+        last = seqno
+        row += 1
+    return row
+
+
 @compiled
 def _find_runs(context: int, base: int, rows: int) -> None:
     """Cut the rows where the stream changes or another frame stood; look at their order."""
     runs, count, row = get(context, Context.RUNS), 0, 0
     other, others = base + OTHERS, base + OTHERS + get(context, Context.OTHERS) * OTHER_SIZE
     broken_at = 0
+    plain = (
+        get(context, Context.SEEN_ANY) & RESOLUTION == 0
+        and get(context, Context.SEEN_ALL) & MARKED != 0
+    )
     while row < rows and broken_at == 0:
         while other < others and host32(other + OTHER_ROW) <= row:
             other += OTHER_SIZE
@@ -154,6 +178,9 @@ def _find_runs(context: int, base: int, rows: int) -> None:
         opaque, vbucket = host32(base + 4 * row + OPAQUE), host16(base + 2 * row + VBUCKET)
         start = row
         first = last = host64(base + 8 * row + SEQNO)
+        if plain:
+            row = _plain_run(base, row + 1, limit, opaque, vbucket)
+            last = host64(base + 8 * (row - 1) + SEQNO)
         while (
             row < limit
             and host32(base + 4 * row + OPAQUE) == opaque
@@ -286,11 +313,9 @@ def _save(
     put(context, Context.SEEN_ALL, seen_all)
 
 
-def scan_frames(context: int) -> int:
-    """Walk the frames that the context at this address names, on from where it stopped last.
-
-    Returns why it stopped, a number of `Stop`.
-    """
+@compiled
+def walk(context: int) -> int:
+    """Walk the frames that the context names, on from where it stopped; return why it stopped."""
     base = get(context, Context.BLOCK)
     keys, values = get(context, Context.KEYS), get(context, Context.VALUES)
     streams = get(context, Context.STREAMS)
@@ -362,5 +387,4 @@ def scan_frames(context: int) -> int:
     _save(context, row, key_size, value_size, seen_any, seen_all)
     put(context, Context.CONSUMED, at - source)
     add(context, Context.COUNTED, at - counted_from)
-    _finish(context)
     return stop

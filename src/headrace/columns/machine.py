@@ -126,6 +126,34 @@ def _prefetch(*, to_write: bool) -> Callable[[int], None]:
     return cast("Callable[[int], None]", prefetch)
 
 
+@intrinsic
+def _receive_intrinsic(_typing, _function, _socket, _target, _size):
+    def codegen(_context, builder, _signature, arguments):
+        byte, word, number = ir.IntType(8).as_pointer(), ir.IntType(32), ir.IntType(64)
+        kind = ir.FunctionType(number, [word, byte, number, word])
+        function = builder.inttoptr(arguments[0], kind.as_pointer())
+        descriptor = builder.trunc(arguments[1], word)
+        target = builder.inttoptr(arguments[2], byte)
+        return builder.call(function, [descriptor, target, arguments[3], ir.Constant(word, 0)])
+
+    return types.int64(types.int64, types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic
+def _error_intrinsic(_typing, _function):
+    def codegen(_context, builder, _signature, arguments):
+        word = ir.IntType(32)
+        kind = ir.FunctionType(word.as_pointer(), [])
+        function = builder.inttoptr(arguments[0], kind.as_pointer())
+        return builder.zext(builder.load(builder.call(function, [])), ir.IntType(64))
+
+    return types.int64(types.int64), codegen
+
+
+error_number = cast("Callable[[int], int]", _error_intrinsic)
+"""The C library's ``errno`` of this thread, by the address of the function that tells its place."""
+receive = cast("Callable[[int, int, int, int], int]", _receive_intrinsic)
+"""The C library's ``recv`` at an address: of a socket, to a place, so many bytes, no flags."""
 prefetch, prefetch_to_write = _prefetch(to_write=False), _prefetch(to_write=True)
 copy = cast("Callable[[int, int, int], None]", _copy_intrinsic)
 zero = cast("Callable[[int, int], None]", _zero_intrinsic)

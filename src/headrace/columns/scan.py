@@ -18,6 +18,11 @@ Contract of `Scanner.scan`.
   and NOOP nothing.
 - The same bytes give the same rows whatever the split; only where batches begin depends on it.
 
+A plain socket need not be read by its owner: between `begin` and `finish` the scanner receives
+itself, and scans each piece while it is in the processor's cache (`headrace.columns.gather`). What
+`finish` tells is what `scan` would have told of the same bytes, except that ``others`` stand at
+their places in the memory that `begin` named.
+
 A batch owns its memory. Scanning the next buffer never changes it, and its memory is used again
 once nothing points to it. Small batches are copied out of their block, so that keeping one keeps a
 few kilobytes. A Scanner is for one connection and one thread; batches may go anywhere.
@@ -27,7 +32,11 @@ Imports: columns.*, errors, wire.dialect, wire.frame.
 
 from __future__ import annotations
 
+import ctypes
+import os
+import sys
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -74,7 +83,7 @@ if TYPE_CHECKING:
 
     Buffer: TypeAlias = bytes | bytearray | memoryview | NDArray[np.uint8]
 
-WINDOW: Final = 4 * 1024 * 1024
+WINDOW: Final = 8 * 1024 * 1024
 """Bytes one scan looks at: a batch of a few thousand to `ROWS_MAX` rows."""
 WINDOW_MAX: Final = 64 * 1024 * 1024
 """Largest window and largest frame: inflated 22 times it still has 32-bit offsets."""
@@ -153,7 +162,29 @@ def _kernel() -> Callable[..., int]:
     # Loads LLVM; a program that only looks at the schema must not pay for it.
     from headrace.columns.code import code_of
 
-    return code_of("headrace.columns.kernel", "scan_frames", 1)
+    return code_of("headrace.columns.gather", "scan_frames", 1)
+
+
+@cache
+def _functions() -> tuple[int, int]:
+    """The addresses of the C library's ``recv`` and of what tells the place of ``errno``.
+
+    AttributeError or OSError where one is missing.
+    """
+    library = ctypes.CDLL(None)
+    place = "__error" if sys.platform == "darwin" else "__errno_location"
+    found = [
+        ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in ("recv", place)
+    ]
+    return found[0], found[1]
+
+
+def can_receive() -> bool:
+    """Whether a scanner can read sockets itself here."""
+    try:
+        return os.name == "posix" and all(_functions())
+    except (AttributeError, OSError):
+        return False
 
 
 class Scanner:
@@ -193,6 +224,7 @@ class Scanner:
             if not least <= number <= limit:
                 raise ConfigError(f"{name} is {number}, allowed: {least} to {limit}")
         self._scan_frames = _kernel()
+        self._gathering: tuple[NDArray[np.uint8], Block, int] | None = None
         self._pool = BlockPool() if pool is None else pool
         self._inflate = inflate
         self._window = window
@@ -239,13 +271,67 @@ class Scanner:
         source = np.frombuffer(buffer, dtype=np.uint8)
         size = min(source.size, self._reach(source))
         block = self._pool.lend(size)
-        stop = self._run(source, size, block)
+        self._aim(source, 0, size, block)
+        stop = self._run()
         numbers = self._context.tolist()
-        consumed = numbers[Context.CONSUMED]
+        return self._result(stop, source, numbers, block, numbers[Context.CONSUMED])
+
+    # -- straight from a socket -----------------------------------------------------------------
+
+    def begin(self, memory: NDArray[np.uint8], at: int, filled: int) -> None:
+        """Begin a batch of what a socket will bring; bytes ``at`` to ``filled`` are there already.
+
+        Not after an error. Nothing else may write to the memory until `finish`.
+        """
+        assert self._error is None
+        block = self._pool.lend(self._window)
+        self._aim(memory, at, filled, block)
+        self._context[Context.ROOM] = memory.size
+        self._gathering = (memory, block, filled - at)
+
+    def receive(self, descriptor: int, limit: int) -> int | None:
+        """Receive and scan until ``limit`` bytes have come since `begin`, or the window is full.
+
+        None: there may be more, or no room for it. Else what the socket said at last: 0 for its
+        end, or the number of an error, such as EAGAIN while there is nothing more.
+        """
+        assert self._gathering is not None
+        _, _, pending = self._gathering
+        context = self._context
+        context[Context.SOCKET] = descriptor
+        context[Context.LIMIT] = min(limit, self._window - pending)
+        context[Context.RECEIVE], context[Context.ERRNO] = _functions()
+        stop = self._run()
+        context[Context.RECEIVE] = 0
+        return int(context[Context.FAILURE]) if stop == Stop.DRY else None
+
+    @property
+    def received(self) -> int:
+        """Bytes that have come since `begin`."""
+        return int(self._context[Context.RECEIVED])
+
+    def finish(self) -> tuple[ScanResult, int, int]:
+        """What has come since `begin`, and from where to where bytes of the memory are left."""
+        assert self._gathering is not None
+        memory, block, pending = self._gathering
+        self._gathering = None
+        stop = self._run()
+        numbers = self._context.tolist()
+        at, filled = numbers[Context.CONSUMED], numbers[Context.SOURCE_SIZE]
+        consumed = pending + numbers[Context.RECEIVED] - (filled - at)
+        return self._result(stop, memory, numbers, block, consumed), at, filled
+
+    # -- what both have in common ---------------------------------------------------------------
+
+    def _result(
+        self, stop: int, source: NDArray[np.uint8], numbers: list[int], block: Block, consumed: int
+    ) -> ScanResult:
         count = numbers[Context.OTHERS]
         others = block.others(count) if count else _NO_OTHERS
         if stop in _BROKEN_HEADERS:
-            self._error = self._header_error(source, consumed)
+            self._error = self._header_error(
+                source, numbers[Context.CONSUMED], self._offset + consumed
+            )
         self._offset += consumed
         batch, not_inflated, size = self._batch(block, numbers)
         return ScanResult(
@@ -312,15 +398,19 @@ class Scanner:
         body = int.from_bytes(source[8:12].tobytes(), "big")
         return max(self._window, HEADER_SIZE + min(body, self._body_size_max))
 
-    def _run(self, source: NDArray[np.uint8], size: int, block: Block) -> int:
+    def _aim(self, source: NDArray[np.uint8], at: int, filled: int, block: Block) -> None:
+        """Let the context name the bytes to scan and the block to fill."""
         context = self._context
         context[Context.CONSUMED : Context.SEEN_ALL] = 0
+        context[Context.CONSUMED] = at
         context[Context.SEEN_ALL] = -1
         context[Context.SOURCE] = source.__array_interface__["data"][0]
-        context[Context.SOURCE_SIZE] = size
+        context[Context.SOURCE_SIZE] = filled
         context[Context.BLOCK] = block.address
         context[Context.KEYS] = block.address + PAYLOAD
         context[Context.VALUES] = block.address + value_place(block.payload)
+
+    def _run(self) -> int:
         while (stop := self._scan_frames(self._context_address)) == Stop.GROW:
             self._grow()
         return stop
@@ -339,14 +429,14 @@ class Scanner:
         self._context[Context.NAMED] = grown.ctypes.data
         self._context[Context.NAMED_CAPACITY] = capacity
 
-    def _header_error(self, source: NDArray[np.uint8], at: int) -> RemoteProtocolError:
+    def _header_error(self, source: NDArray[np.uint8], at: int, offset: int) -> RemoteProtocolError:
         """Return the error that `FrameBuffer` finds in the header the kernel stopped at."""
         frames = FrameBuffer(body_size_max=self._body_size_max)
         frames.feed(source[at : at + HEADER_SIZE].tobytes())
         try:
             frames.take()
         except RemoteProtocolError as error:
-            error.offset = self._offset + at + (error.offset or 0)
+            error.offset = offset + (error.offset or 0)
             return error
         raise AssertionError(f"the kernel refused a header that is right: {at}")
 

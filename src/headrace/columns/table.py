@@ -45,19 +45,32 @@ class Context(IntEnum):
     NAMED_COUNT = 18
     RUNS = 19
     """0 when nobody asks for runs."""
+    # Where more comes from.
+    RECEIVE = 20
+    """Address of the function that receives; 0: there is no more than the source."""
+    ERRNO = 21
+    """Address of the function that tells where ``errno`` is."""
+    SOCKET = 22
+    ROOM = 23
+    """Bytes that the source's memory holds."""
+    LIMIT = 24
+    """Bytes to receive at most for one batch."""
     # How far it came.
-    CONSUMED = 20
-    ROWS = 21
-    OTHERS = 22
-    KEY_SIZE = 23
-    VALUE_SIZE = 24
-    COUNTED = 25
-    RUN_COUNT = 26
-    BROKEN_AT = 27
+    CONSUMED = 25
+    ROWS = 26
+    OTHERS = 27
+    KEY_SIZE = 28
+    VALUE_SIZE = 29
+    COUNTED = 30
+    RUN_COUNT = 31
+    BROKEN_AT = 32
     """1 + the first row whose seqno breaks a rule, 0 for none."""
-    SEEN_ANY = 28
-    SEEN_ALL = 29
-    FIRST_NULLS = 30
+    RECEIVED = 33
+    FAILURE = 34
+    """What the socket said instead of bytes: the number of an error, 0 for its end."""
+    SEEN_ANY = 35
+    SEEN_ALL = 36
+    FIRST_NULLS = 37
 
 
 class Run(IntEnum):
@@ -87,6 +100,8 @@ class Stop(IntEnum):
     BODY = 4
     LENGTHS = 5
     """The last three: a header that nothing behind can be found after."""
+    DRY = 6
+    """The socket gave nothing: `Context.FAILURE` says why."""
 
 
 class Reason(IntEnum):

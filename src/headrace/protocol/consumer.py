@@ -163,8 +163,16 @@ class ConsumerConnection:
 
     def receive_frame(self, frame: Frame, *, now: float) -> list[e.Event]:
         """Take one whole frame that the owner cut out itself (bulk road)."""
-        self._check_sound()
-        return self._take((frame,), now)
+        if self._broken is not None:
+            raise self._broken
+        self._now = self._watch.heard_at = now
+        try:
+            self._take_frame(frame, frame.size)
+        except HeadraceError as error:
+            self._fail(error)
+        if self.window.freed:
+            self._acknowledge()
+        return self._take_events()
 
     def advance(
         self, opaque: int, *, first_seqno: int, last_seqno: int, size: int, now: float
@@ -175,9 +183,11 @@ class ConsumerConnection:
         counted size (`flow.counted_size`), given back by the owner with `processed`; that of a
         stream which was closed is given back here, and `is_open` tells so.
         """
-        self._check_sound()
-        self._heard(now)
-        self.window.received(size)
+        if self._broken is not None:
+            raise self._broken
+        self._now = self._watch.heard_at = now
+        if size:
+            self.window.received(size)
         talk = self._live.get(opaque)
         if talk is None or not talk.is_open:
             self.window.processed(size)
@@ -231,23 +241,26 @@ class ConsumerConnection:
         self._heard(now)
         try:
             for frame in frames:
-                self._take_frame(frame)
+                self._take_frame(frame, frame.size)
         except HeadraceError as error:
-            self._broken = error
-            # What came before the error is good, and the tokens stand behind it: tell it first.
-            if not self._events:
-                raise
+            self._fail(error)
         self._acknowledge()
         return self._take_events()
 
-    def _take_frame(self, frame: Frame) -> None:
+    def _fail(self, error: HeadraceError) -> None:
+        """What came before the error is good, and the tokens stand behind it: tell it first."""
+        self._broken = error
+        if not self._events:
+            raise error
+
+    def _take_frame(self, frame: Frame, size: int) -> None:
         # Real servers misplace the stream id of live deletions; only the tolerant reader knows.
-        message = decode(frame, self.dialect, strict=not self.settings.stream_ids)
+        message = decode(frame, self._handshake.dialect, strict=not self.settings.stream_ids)
         if isinstance(message, Reply):
             self._take_reply(frame.opcode, message)
             return
         assert isinstance(message, Request)
-        size = counted_size(frame.opcode, frame.size)
+        size = counted_size(frame.opcode, size)
         self.window.received(size)
         take = self._TAKE_REQUEST.get(type(message))
         talk = self._live.get(message.opaque)
@@ -263,7 +276,7 @@ class ConsumerConnection:
         self._events += said.events
         for answer in said.answers:
             self._send(answer)
-        if not said.held:
+        if size and not said.held:
             self.window.processed(size)
         if said.over:
             del self._live[talk.opaque]

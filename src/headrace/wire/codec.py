@@ -119,8 +119,9 @@ def _rows_heard(magic: int, opcode: int, status: int, dialect: Dialect) -> tuple
 
 def row_of(frame: Frame, dialect: Dialect) -> Row | None:
     """Return the row that describes this frame exactly, or None."""
-    for row in rows_heard(frame, dialect):
-        if row.fits(frame.extras, len(frame.key), len(frame.value)):
+    extras, key_size, value_size = frame.extras, len(frame.key), len(frame.value)
+    for row in _rows_heard(frame.magic, frame.opcode, frame.status, dialect):
+        if row.fits(extras, key_size, value_size):
             return row
     return None
 
@@ -167,7 +168,8 @@ def _read(frame: Frame, row: Row, strict: bool) -> Message:
         fields[value.name] = value.read(frame.value)
     elif isinstance(value, Custom):
         fields.update(_parse(frame, value, fields))
-    fields.update(row.fixed)
+    if row.fixed:
+        fields.update(row.fixed)
     return _make(row, frame, fields)
 
 

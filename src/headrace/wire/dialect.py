@@ -18,6 +18,9 @@ from headrace.errors import ConfigError
 class Dialect(Enum):
     """One generation of the protocol; the value is its name."""
 
+    # By identity: members are singletons, and tables are asked for every frame.
+    __hash__ = object.__hash__
+
     UPR_DRAFT = "upr-draft"
     UPR_2014 = "upr-2014"
     DCP_3 = "dcp-3"

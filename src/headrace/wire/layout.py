@@ -209,7 +209,7 @@ class Repeated:
 
     def read(self, value: bytes) -> tuple[object, ...]:
         """Return the records."""
-        return tuple(self.make(*numbers) for numbers in self.record.iter_unpack(value))
+        return tuple([self.make(*numbers) for numbers in self.record.iter_unpack(value)])
 
     def write(self, records: tuple[object, ...]) -> bytes:
         """Return the bytes of the records."""
@@ -273,7 +273,7 @@ class Row:
 
     def fits(self, extras: bytes, key_size: int, value_size: int) -> bool:
         """Tell whether parts of these sizes are this layout."""
-        if len(extras) != self.extras.size or not self.value.fits(value_size):
+        if len(extras) != self.extras.struct.size or not self.value.fits(value_size):
             return False
         if self.version is not None and extras[0] != self.version:
             return False
