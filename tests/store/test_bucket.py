@@ -360,3 +360,14 @@ def test_the_statistics_count() -> None:
     assert after["uncommitted_bytes"] == 0
     assert after["journal_bytes"] > 0
     assert after["memory_used"] == bucket.memory_used > 0
+
+
+def test_visible_seqnos_are_told_for_the_states_asked_for() -> None:
+    bucket = make_bucket()
+    bucket.vbucket(0).store(b"\0a", b"")
+    bucket.vbucket(2).store(b"\0a", b"")
+    bucket.vbucket(2).prepare(b"\0b", b"", level=1)
+    bucket.vbucket(1).set_state(VBucketState.REPLICA)
+    bucket.delete_vbucket(3)
+    assert bucket.visible_seqnos({VBucketState.ACTIVE}) == [(0, 1), (2, 1)]
+    assert bucket.visible_seqnos(set(VBucketState)) == [(0, 1), (1, 0), (2, 1)]

@@ -9,6 +9,7 @@ import pytest
 
 from headrace.store import layout as at
 from headrace.store.index import (
+    absent_at,
     collection_of,
     find_key,
     insert_key,
@@ -98,6 +99,21 @@ def test_keys_that_share_a_slot_are_told_apart() -> None:
     assert [index.get(0, b"%d" % n) for n in range(800)] == [
         n if n % 2 else None for n in range(800)
     ]
+
+
+def test_the_slot_of_an_absent_key_is_the_one_it_will_have() -> None:
+    index = Index()
+    tables = index.tables
+    for number in range(800):
+        key = b"%d" % number
+        data = bytes_at(key)
+        found = key_hash(tables.state, 0, address_of(data), len(key))
+        index.tables.reserve_keys(1, 255)
+        place = absent_at(tables.slots, tables.entries, found)
+        assert tables.slots[place] == 0
+        index.add(0, key, number)
+        assert tables.slots[place] != 0
+        assert absent_at(tables.slots, tables.entries, found) == -1
 
 
 def test_the_same_key_in_two_vbuckets_is_two_keys() -> None:

@@ -255,6 +255,26 @@ def test_a_death_while_disk_snapshots_are_sealed_at_once(applied: bool) -> None:
     assert deaths == 6, "one for each commit"
 
 
+def test_while_a_commit_is_under_way_memory_may_be_taken_that_it_will_let_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bucket = make_bucket(memory_quota=16 << 20)
+    assert not bucket.journal.frees_soon(bucket.core.arena.high), "nobody commits"
+    bucket.vbucket(0).store(b"\0a", b"v")
+    commit, heard = bucket.core.disk.commit, list[bool]()
+
+    def meanwhile(batch: object) -> None:
+        reached, most = bucket.core.arena.high, (16 << 20) // journal.BULK_SHARE
+        heard.append(bucket.journal.frees_soon(reached + most))
+        heard.append(bucket.journal.frees_soon(reached + most + 1))
+        commit(batch)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(bucket.core.disk, "commit", meanwhile)
+    bucket.commit()
+    assert heard == [True, False]
+    assert not bucket.journal.frees_soon(bucket.core.arena.high)
+
+
 def test_callbacks_hear_when_their_seqno_is_durable() -> None:
     bucket = make_bucket()
     vbucket = bucket.vbucket(0)

@@ -9,10 +9,12 @@ import pytest
 from headrace.errors import StoreFull
 from headrace.history import Seqno, SnapshotRange
 from headrace.store import Transform, VBucket
+from headrace.store import layout as at
 from headrace.wire import messages as m
 from headrace.wire.codec import encode
 from headrace.wire.dialect import Dialect
 from headrace.wire.opcodes import VBucketState
+from headrace.wire.values import join_collection
 from tests.store.kit import make_bucket, read_disk, reopened
 
 OPAQUE = 77
@@ -116,6 +118,42 @@ def reopened_both(fast: VBucket, slow: VBucket) -> tuple[VBucket, VBucket]:
     assert fast.tombstone_count == slow.tombstone_count
     assert (fast.max_cas, fast.max_deleted_rev) == (slow.max_cas, slow.max_deleted_rev)
     return found[0], found[1]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_high_seqnos_of_collections_are_those_of_the_plain_way(seed: int) -> None:
+    generator = random.Random(seed)
+    fast, plain = replica(), replica()
+    seqno = 0
+    for _ in range(12):
+        batch = []
+        choice = generator.choice(([0], [8], [300], [0, 8, 300]))
+        for _ in range(generator.randrange(1, 30)):
+            seqno += 1
+            key = join_collection(generator.choice(choice), b"%d" % seqno)
+            batch.append(mutation(seqno, key))
+        run = frames(*batch)
+        assert take(fast, run) == (len(run), len(batch))
+        plain.apply_frames(run)
+        if generator.random() < 0.3:
+            assert fast.collection_high_seqno([8]) == plain.collection_high_seqno([8]), seed
+    for collection in (0, 8, 300, 9):
+        wanted = plain.collection_high_seqno([collection])
+        assert fast.collection_high_seqno([collection]) == wanted, seed
+
+
+def test_a_key_that_comes_twice_is_entered_once_and_its_older_version_marked() -> None:
+    """A producer that sends one in a disk snapshot breaks its promise; the newer one wins."""
+    fast, plain = replica(), replica()
+    keys = [b"\0a", b"\0b", b"\0a", b"\0c", b"\0a", b"\0b"]
+    run = frames(*(mutation(seqno, key) for seqno, key in enumerate(keys, 1)))
+    assert take(fast, run) == (len(run), len(keys))
+    plain.apply_frames(run)
+    assert fast.item_count == plain.item_count == 3
+    assert [fast.get(key) for key in set(keys)] == [plain.get(key) for key in set(keys)]
+    for vbucket in (fast, plain):
+        marks = vbucket.core.tables.items[1:7, at.I_SUPERSEDED].tolist()
+        assert marks == [3, 6, 5, 0, 0, 0]
 
 
 def test_a_deletion_without_a_time_gets_ours() -> None:

@@ -27,6 +27,8 @@ MIB: Final = 1024 * KIB
 
 RECEIVE_SIZE: Final = 1 * MIB
 """The one receive buffer of a node: filled, read and given back within one call."""
+FRONT_SIZE_MAX: Final = 16 * KIB
+"""Bytes of a half frame that are laid before what is received next, each time something is."""
 BODY_SIZE_MAX_BEFORE_LOGIN: Final = 1 * MIB
 """Largest body of a peer that has still to say who it is."""
 REQUESTS_PER_TURN: Final = 512

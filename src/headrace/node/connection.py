@@ -87,6 +87,8 @@ class Connection(asyncio.BufferedProtocol):
         self._thread = threading.get_ident()
         self._transport: asyncio.Transport | None = None
         self._held = bytearray()
+        self._front = 0
+        """Bytes of what is held that stand in the receive buffer, before what comes."""
         self._replies: list[bytes | memoryview] = []
         self._replies_size = 0
         self._waiting: Later | None = None
@@ -129,15 +131,26 @@ class Connection(asyncio.BufferedProtocol):
             self.end(f"the node has {limits.CONNECTIONS_MAX} connections or is stopping")
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
-        """The node's one receive buffer."""
-        return self._node.receive_buffer
+        """The node's one receive buffer, behind the half frame that is held if that is small.
+
+        So that frame is whole where it is received, and goes with those that follow it.
+        """
+        self._front = 0
+        buffer, held = self._node.receive_buffer, len(self._held)
+        if held and held <= limits.FRONT_SIZE_MAX and not self._blocked():
+            self._front = held
+            buffer[:held] = self._held
+        return buffer[self._front :]
 
     def buffer_updated(self, nbytes: int) -> None:
         """So many bytes came."""
         self._received_at = self._loop.time()
         self._node.counters.bytes_received += nbytes
-        chunk = self._node.receive_buffer[:nbytes]
-        if self._held and not self._blocked():
+        front, self._front = self._front, 0
+        chunk = self._node.receive_buffer[: front + nbytes]
+        if front:
+            self._held.clear()
+        elif self._held and not self._blocked():
             chunk = chunk[self._complete_held(chunk) :]
         if self._held or self._blocked():
             self._held += chunk
@@ -352,7 +365,8 @@ class Connection(asyncio.BufferedProtocol):
             return 0
         session = self.session
         if data[at + 1] in BULK_OPCODES:
-            return session.receive_bulk(data[at:end])
+            whole = HEADER_SIZE + int.from_bytes(data[at + 8 : at + 12], "big") <= end - at
+            return session.receive_bulk(data[at:end]) if whole else 0
         if data[at + 1] not in FAST_OPCODES or not self._is_plain():
             return 0
         host = session.host

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from headrace.store import layout as at
-from headrace.store.index import find_key, insert_key, key_hash
+from headrace.store.index import absent_at, find_key, insert_key, key_hash, take_row
 from headrace.store.native import kernel, load8, load16, load32, load64, store64
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ def supersede(
     new_seqno: int,
 ) -> None:
     """Mark a version by the seqno of the one after it, in memory and (later) in its block."""
+    vbuckets[vbucket, at.V_SUPERSEDED] += 1
     if state[at.S_LOW] <= old_ordinal <= state[at.S_HIGH]:
         row = old_ordinal & (len(items) - 1)
         if items[row, at.I_SEQNO] == old_seqno:
@@ -149,20 +150,28 @@ def index_version(
     ordinal: int,
 ) -> None:
     """Make the data frame at ``address`` the newest version of its key (``row`` -1: a new key)."""
-    opcode = load8(address + at.OPCODE_AT)
-    extras = load8(address + at.EXTRAS_SIZE_AT)
-    key_size = load16(address + at.KEY_SIZE_AT)
-    value_size = load32(address + at.BODY_SIZE_AT) - extras - key_size
-    deleted = opcode != MUTATION
     if row < 0:
+        extras = load8(address + at.EXTRAS_SIZE_AT)
+        key_size = load16(address + at.KEY_SIZE_AT)
         row = insert_key(slots, entries, state, address + at.HEADER + extras, key_size, found)
     elif entries[row, at.E_WORD] & at.WORD_DELETED:
         vbuckets[vbucket, at.V_TOMBSTONES] -= 1
     else:
         vbuckets[vbucket, at.V_LIVE] -= 1
+    fill_row(entries, vbuckets, vbucket, address, row, ordinal)
+
+
+@kernel
+def fill_row(
+    entries: Words, vbuckets: Words, vbucket: int, address: int, row: int, ordinal: int
+) -> None:
+    """Tell the row of a key of its newest version, and count that."""
+    extras = load8(address + at.EXTRAS_SIZE_AT)
+    key_size = load16(address + at.KEY_SIZE_AT)
+    value_size = load32(address + at.BODY_SIZE_AT) - extras - key_size
     word = (vbucket << 48) | (load8(address + at.DATATYPE_AT) << 40) | value_size
     rev = load64(address + at.REV_AT)
-    if deleted:
+    if load8(address + at.OPCODE_AT) != MUTATION:
         word |= at.WORD_DELETED
         vbuckets[vbucket, at.V_TOMBSTONES] += 1
         entries[row, at.E_FLAGS] = load32(address + at.DELETE_TIME_AT)
@@ -176,6 +185,44 @@ def index_version(
     entries[row, at.E_CAS] = load64(address + at.CAS_AT)
     entries[row, at.E_WORD] = word
     entries[row, at.E_ORDINAL] = ordinal
+
+
+@kernel
+def accept_new(
+    slots: Words,
+    entries: Words,
+    items: Words,
+    vbuckets: Words,
+    state: Words,
+    address: int,
+    position: int,
+    seconds: int,
+    found: int,
+) -> bool:
+    """`accept_version` for a data frame with all its numbers, if its key is new.
+
+    False: a key of that hash is known, or a number is open, and nothing was changed. That a key is
+    new is what a first copy mostly finds; it needs one probe and none of what older versions need.
+    """
+    cas = load64(address + at.CAS_AT)
+    if cas == 0 or load64(address + at.REV_AT) == 0:
+        return False
+    place = absent_at(slots, entries, found)
+    if place < 0:
+        return False
+    vbucket = load16(address + at.VBUCKET_AT)
+    if cas ^ SIGN > vbuckets[vbucket, at.V_MAX_CAS] ^ SIGN:
+        vbuckets[vbucket, at.V_MAX_CAS] = cas
+    info = load8(address + at.OPCODE_AT) | (
+        (load32(address + at.BODY_SIZE_AT) + at.HEADER) << at.INFO_SIZE_SHIFT
+    )
+    seqno = load64(address + at.SEQNO_AT)
+    ordinal = link_item(vbuckets, items, state, vbucket, seqno, position, info, seconds)
+    key = address + at.HEADER + load8(address + at.EXTRAS_SIZE_AT)
+    row = take_row(entries, state, key, load16(address + at.KEY_SIZE_AT), found)
+    slots[place] = (found & ~LOW_HALF) | (row + 1)
+    fill_row(entries, vbuckets, vbucket, address, row, ordinal)
+    return True
 
 
 @kernel

@@ -199,6 +199,7 @@ def pack_items(
     state: Words,
     addresses: Words,
     ordinal: int,
+    ordinal_max: int,
     position_max: int,
     floor: int,
     target: int,
@@ -208,14 +209,15 @@ def pack_items(
 ) -> tuple[int, int, int]:
     """Copy a vbucket's items, from an ordinal on, into one block: (frames, bytes, next ordinal).
 
-    Takes items that lie below ``position_max`` in the arena. Versions superseded at or below
-    ``floor`` are left out, but not sync writes and system events: a prepare in an older block may
-    need its end, and only compaction sees both. ``numbers`` gets: first seqno, last seqno, highest
-    seqno that superseded a frame that was left out, last seqno passed.
+    Takes items up to ``ordinal_max`` that lie below ``position_max`` in the arena. Versions
+    superseded at or below ``floor`` are left out, but not sync writes and system events: a prepare
+    in an older block may need its end, and only compaction sees both. ``numbers`` gets: first
+    seqno, last seqno, highest seqno that superseded a frame that was left out, last seqno passed,
+    ordinal of that.
     """
     count = 0
     used = 0
-    while ordinal:
+    while ordinal and ordinal <= ordinal_max:
         row = ordinal & (len(items) - 1)
         if items[row, at.I_POSITION] >= position_max:
             break
@@ -241,6 +243,7 @@ def pack_items(
             count += 1
             numbers[1] = seqno
         numbers[3] = seqno
+        numbers[4] = ordinal
         ordinal = items[row, at.I_NEXT]
     return count, used, ordinal
 

@@ -20,7 +20,7 @@ from headrace.store import records, truncation
 from headrace.store.changes import signed
 from headrace.store.committer import Committer
 from headrace.store.compaction import Compaction, Purge
-from headrace.store.core import Core
+from headrace.store.core import GROWTH_SHARE, Core
 from headrace.store.disk import Batch, LmdbDisk, MemoryDisk, Table
 from headrace.store.journal import Journal
 from headrace.store.lookup import Lookup
@@ -32,7 +32,7 @@ from headrace.store.upkeep import Upkeep
 from headrace.store.vbucket import VBucket
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from pathlib import Path
     from types import TracebackType
 
@@ -154,6 +154,12 @@ class Bucket:
     def vbuckets(self) -> list[VBucket]:
         """Those that exist, by number."""
         return [self._vbuckets[number] for number in sorted(self._vbuckets)]
+
+    def visible_seqnos(self, states: Collection[VBucketState]) -> list[tuple[int, int]]:
+        """(vbucket, `VBucket.max_visible_seqno`) of those in one of these states, by number."""
+        wanted = {int(state) for state in states}
+        rows = self.core.tables.vbuckets[:, (at.V_STATE, at.V_VISIBLE)].tolist()
+        return [(number, row[1]) for number, row in enumerate(rows) if row[0] in wanted]
 
     def create_vbucket(self, vbucket: int, state: VBucketState) -> VBucket:
         """A new, empty vbucket with a one-entry failover log, durable; ValueError if it exists."""
@@ -286,7 +292,11 @@ class Bucket:
         spare = max(size, self.settings.segment_bytes)
         with core.lock:
             fits = core.release(force=False, spare=spare)
-            if fits and core.memory_used() + spare <= self.settings.memory_quota:
+            left = self.settings.memory_quota - core.memory_used() - spare
+            if left >= 0 and fits:
+                return
+            spacious = left * GROWTH_SHARE >= self.settings.memory_quota
+            if spacious and self.journal.frees_soon(core.arena.high + spare):
                 return
         if self.journal.enabled:
             with core.structure:

@@ -57,6 +57,15 @@ class CollectionSeqnos:
             else:
                 self._grow()
 
+    def received(self, collection: int, *, after: int) -> None:
+        """All items above ``after`` are of one collection, as who took them has seen; lock held."""
+        if self._passed != after:
+            return  # older ones have to be looked at, and these with them
+        high = int(self._core.tables.vbuckets[self._vbucket, at.V_HIGH])
+        count = _note(self._table, self._count, collection, high)
+        if count >= 0:
+            self._count, self._passed = count, high
+
     def add_frames(self, source: int, size: int) -> None:
         """Look at frames at rest that are not in memory (a block that is loaded)."""
         offset = 0

@@ -44,6 +44,8 @@ COMMIT_SHARE: Final = 4
 """What a commit holds besides counts up to this part of the quota."""
 ARENA_SHARE: Final = (2, 5)
 """The arena's part of what is left: tables grow by being copied, steps of sealing come on top."""
+GROWTH_SHARE: Final = 8
+"""The arena may exceed its part while a commit is under way, if this part of the quota is left."""
 OUTPUTS_SHARE: Final = 8
 """Buffers for chunks may keep this part of the quota."""
 OUTSIDE_SHARE: Final = 4
@@ -106,6 +108,8 @@ class Core:
         self.closed = False
         self.outputs = BufferPool(settings.memory_quota // OUTPUTS_SHARE)
         """Buffers for large chunks of frames on their way to readers."""
+        self.packing_bytes = 0
+        """Bytes kept to pack blocks into."""
         self.outside_bytes = 0
         """Bytes the owner holds for readers of this bucket; see `memory_used`."""
         self._budget = 0
@@ -204,6 +208,10 @@ class Core:
         tables.reserve_marks(count)
         self._budget = count - 1
 
+    def reserve_is_used(self) -> None:
+        """Who reserved room for a run has used what it needed; lock held."""
+        self._budget = 0
+
     def flush_marks(self) -> None:
         """Write the gathered marks into the blocks' rows; lock held."""
         tables = self.tables
@@ -237,7 +245,7 @@ class Core:
         else:
             disk = self.disk.bytes_used()
         outside = min(self.outside_bytes, self.settings.memory_quota // OUTSIDE_SHARE)
-        output = outside + self.outputs.bytes_kept
+        output = outside + self.outputs.bytes_kept + self.packing_bytes
         return arena + self.tables.bytes_used() + rows + disk + output
 
     @property
@@ -267,13 +275,13 @@ class Core:
             return False
         tables = self.tables
         position = oldest.base + len(oldest.array)
-        memory = tables.vbuckets[:, at.V_MEMORY].copy()
-        memory_after(tables.items, tables.state, position, memory)
         cursors = self.cursors
         states = cursors[:, C_STATE]
-        held = ((states == CURSOR_LIVE) | (states == CURSOR_PINNED)) & (
-            cursors[:, C_READ] < memory[cursors[:, C_VBUCKET]]
-        )
+        held = (states == CURSOR_LIVE) | (states == CURSOR_PINNED)
+        if held.any():
+            memory = tables.vbuckets[:, at.V_MEMORY].copy()
+            memory_after(tables.items, tables.state, position, memory)
+            held &= cursors[:, C_READ] < memory[cursors[:, C_VBUCKET]]
         if held.any():
             if not force or (held & (states == CURSOR_PINNED)).any():
                 return False

@@ -93,6 +93,29 @@ def insert_key(
     slots: Words, entries: Words, state: Words, address: int, size: int, found: int
 ) -> int:
     """A new row for a key that is not in the index; the caller fills in the other columns."""
+    row = take_row(entries, state, address, size, found)
+    place_row(slots, found, row)
+    return row
+
+
+@kernel
+def absent_at(slots: Words, entries: Words, found: int) -> int:
+    """The slot for a key whose hash is ``found``, or -1 when a key of that hash is in the index."""
+    mask = len(slots) - 1
+    upper = found & ~LOW_HALF
+    place = found & mask
+    while True:
+        slot = slots[place]
+        if slot == 0:
+            return place
+        if slot & ~LOW_HALF == upper and entries[(slot & LOW_HALF) - 1, E_HASH] == found:
+            return -1
+        place = (place + 1) & mask
+
+
+@kernel
+def take_row(entries: Words, state: Words, address: int, size: int, found: int) -> int:
+    """A row for a new key, which no slot names yet."""
     if state[S_FREE]:
         row = state[S_FREE] - 1
         following = entries[row, E_HASH]
@@ -108,7 +131,6 @@ def insert_key(
     entries[row, E_HASH] = found
     entries[row, E_KEY] = (place << 8) | size
     state[S_KEYS] += 1
-    place_row(slots, found, row)
     return row
 
 

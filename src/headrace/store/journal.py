@@ -12,12 +12,13 @@ it less. When enough of it has come together for large blocks it is sealed at on
 that makes it durable, and written once instead of twice.
 
 Rules. What a commit captures is captured under the lock, at once: positions, high seqnos, records.
-Bytes below the captured position never change, so they are checksummed and written outside the
-lock. A frame may be left out of its block only if the version that superseded it is durable, no
-open view can see it, and it is older than the rewind window (and no history is kept).
+Bytes below the captured position never change, so they are copied into blocks
+(`headrace.store.sealing`), checksummed and written outside the lock. A frame may be left out of its
+block only if the version that superseded it is durable, no open view can see it, and it is older
+than the rewind window (and no history is kept).
 
-Imports: store.blocks, store.core, store.disk, store.layout, store.model, store.native,
-store.records, store.restore.
+Imports: store.blocks, store.core, store.disk, store.layout, store.model, store.records,
+store.restore, store.sealing.
 """
 
 from __future__ import annotations
@@ -29,33 +30,22 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from headrace.store import layout as at
-from headrace.store.blocks import FRAME_BYTES_MIN, Block, pack_items, refresh_rows
-from headrace.store.core import COMMIT_SHARE, seek_item
+from headrace.store.blocks import refresh_rows
+from headrace.store.core import COMMIT_SHARE
 from headrace.store.disk import Batch, Table
 from headrace.store.model import CommitReport
-from headrace.store.native import address_of
-from headrace.store.records import (
-    BLOCK_HEADER,
-    JOURNAL_KEY,
-    fill_block_header,
-    pack_journal,
-    pack_meta,
-    vbucket_key,
-)
+from headrace.store.records import JOURNAL_KEY, pack_journal, pack_meta, vbucket_key
 from headrace.store.restore import record_of
+from headrace.store.sealing import STEP_BYTES, STEP_SHARE, Packer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.store.core import Core
-    from headrace.store.native import Bytes, Halves, Words
+    from headrace.store.native import Words
     from headrace.store.replica import Received
+    from headrace.store.sealing import Plan, Sealed
     from headrace.store.vbucket import VBucket
-
-STEP_BYTES: Final = 8 * 1024 * 1024
-"""Frames sealed by one step: bounds how much a commit can be delayed by sealing."""
-STEP_SHARE: Final = 32
-"""The same as a part of the quota: a step holds its frames three times for a moment."""
 
 BULK_BYTES_MIN: Final = 2 * 1024 * 1024
 """Bytes of disk snapshots that are sealed without having been in the journal: at least these,"""
@@ -65,26 +55,6 @@ BULK_SHARE: Final = 2 * COMMIT_SHARE
 """they are held as blocks and as the disk's copy of them."""
 BULK_RECORD_BYTES: Final = 64 * 1024
 """Bytes per record that has to be written with them: else the records cost more than they save."""
-
-
-@dataclass(slots=True)
-class Packed:
-    """A block ready to be written, and the ordinal of its first item."""
-
-    block: Block
-    value: memoryview
-    ordinal: int
-
-
-@dataclass(slots=True)
-class Sealed:
-    """What one step does to one vbucket."""
-
-    vbucket: VBucket
-    blocks: list[Packed]
-    seqno: int
-    rewind: int
-    history_floor: int
 
 
 @dataclass(slots=True)
@@ -107,6 +77,8 @@ class Capture:
     received: dict[int, Received | None]
     changed: list[VBucket]
     records: dict[int, bytes]
+    planned: list[tuple[Plan, dict[str, object]]] = field(default_factory=list)
+    """What is sealed with it, and the record each vbucket will have but for that."""
     sealed: list[Sealed] = field(default_factory=list)
     round_begins: bool = False
     round_ends: bool = False
@@ -118,12 +90,15 @@ class Journal:
     def __init__(self, core: Core, vbuckets: dict[int, VBucket]) -> None:
         self._core = core
         self._vbuckets = vbuckets
+        self.packer = Packer(core)
         self.next_commit = 1
         self.entries: deque[tuple[bytes, int]] = deque()
         """Keys and sizes of the journal entries on disk."""
         self.bytes = 0
         self.enabled = True
         """False while persistence is stopped."""
+        self._under_way: int | None = None
+        """The position a commit on its way to the disk will reach."""
         self._round: Round | None = None
         self._committed_ordinal = 0
         self.add_more: Callable[[Batch], None] = lambda _batch: None
@@ -162,7 +137,9 @@ class Journal:
             with core.lock:
                 capture = self._capture(seal=seal)
             batch = Batch()
+            self._under_way = capture.position
             try:
+                self._pack(capture)
                 entries = self._journal(batch, capture)
                 sealed_bytes = self._blocks(batch, capture)
                 for number, record in capture.records.items():
@@ -173,9 +150,13 @@ class Journal:
             except BaseException:
                 self._undo(capture)
                 raise
+            finally:
+                self._under_way = None
             with core.lock:
                 self._install(capture, entries)
                 ready = self._ready()
+            if self._round is None and not core.wake.is_set():
+                self.packer.let_go()
         for callback in ready:
             callback(True)
         return CommitReport(
@@ -206,23 +187,22 @@ class Journal:
         )
         for vbucket in changed:
             vbucket.record_changed = False
-            capture.records[vbucket.id] = self._record(capture, vbucket)
+            record = record_of(vbucket, high=int(capture.highs[vbucket.id]))
+            capture.records[vbucket.id] = pack_meta(vbucket_key(vbucket.id), record)
         core.received_changed.clear()
-        step = min(STEP_BYTES, core.settings.memory_quota // STEP_SHARE)
         if seal is None:
             seal = self.is_sealing or self.bytes > core.settings.journal_bytes_max
             if not seal and self._is_bulk():
-                seal, step = True, BULK_BYTES_MAX
+                self._seal_step(capture, None)
         if seal:
-            self._seal_step(capture, step)
+            self._seal_step(capture, min(STEP_BYTES, core.settings.memory_quota // STEP_SHARE))
         return capture
 
     def _is_bulk(self) -> bool:
         """Whether all that is not sealed came in disk snapshots, and makes large blocks."""
         core = self._core
         size = core.arena.high - core.sealed_position
-        limit = min(BULK_BYTES_MAX, core.settings.memory_quota // BULK_SHARE)
-        if not BULK_BYTES_MIN <= size <= limit:
+        if not BULK_BYTES_MIN <= size <= self._bulk_bytes_max:
             return False
         waiting = self._waiting()
         if size < len(waiting) * BULK_RECORD_BYTES:
@@ -233,6 +213,16 @@ class Journal:
             self._vbuckets[number].receives_disk for number in news if number in self._vbuckets
         )
 
+    @property
+    def _bulk_bytes_max(self) -> int:
+        return min(BULK_BYTES_MAX, self._core.settings.memory_quota // BULK_SHARE)
+
+    def frees_soon(self, position: int) -> bool:
+        """Whether a commit under way will let memory go before what comes after it, up to an arena
+        position, is more than the next one seals at once."""
+        reached = self._under_way
+        return reached is not None and position - reached <= self._bulk_bytes_max
+
     def _waiting(self) -> Words:
         """The vbuckets a sealing round has to do with: also those without items, because what a
         replica was told lies in the journal, too."""
@@ -241,9 +231,18 @@ class Journal:
         news = (rows[:, at.V_HIGH] > rows[:, at.V_SEALED]) | told
         return np.flatnonzero(news & (rows[:, at.V_STATE] > 0))
 
-    def _record(self, capture: Capture, vbucket: VBucket, **numbers: int) -> bytes:
-        record = record_of(vbucket, high=int(capture.highs[vbucket.id]), **numbers)
-        return pack_meta(vbucket_key(vbucket.id), record)
+    def _pack(self, capture: Capture) -> None:
+        """Copy what is to be sealed into blocks; no lock but the structure's is held."""
+        if capture.planned:
+            self.packer.begin(capture.position - self._core.sealed_position)
+        for plan, record in capture.planned:
+            sealed = self.packer.pack(plan)
+            record["sealed"] = sealed.seqno
+            record["rewind"] = sealed.rewind
+            record["history_floor"] = sealed.history_floor
+            key = vbucket_key(plan.vbucket.id)
+            capture.records[plan.vbucket.id] = pack_meta(key, record)
+            capture.sealed.append(sealed)
 
     def _journal(self, batch: Batch, capture: Capture) -> list[tuple[bytes, int]]:
         core, entries = self._core, []
@@ -261,15 +260,7 @@ class Journal:
         written = 0
         for sealed in capture.sealed:
             for packed in sealed.blocks:
-                block = packed.block
-                fill_block_header(
-                    packed.value,
-                    count=len(block.rows),
-                    stamp=block.stamp,
-                    first=block.first,
-                    last=block.last,
-                )
-                batch.put(Table.BLOCKS, block.key, packed.value)
+                batch.put(Table.BLOCKS, packed.block.key, packed.value)
                 written += len(packed.value)
         if capture.round_ends and self._round is not None:
             last = JOURNAL_KEY.pack(self._round.commit + 1, 0)
@@ -284,15 +275,15 @@ class Journal:
             for vbucket in capture.changed:
                 vbucket.record_changed = True
             core.received_changed.update(capture.received)
-            for sealed in capture.sealed:
-                if sealed.vbucket.row[at.V_RECEIVING]:
-                    sealed.vbucket.row[at.V_RECEIVING] = at.RECEIVING_TOLD
+            for plan, _ in capture.planned:
+                if plan.vbucket.row[at.V_RECEIVING]:
+                    plan.vbucket.row[at.V_RECEIVING] = at.RECEIVING_TOLD
             if capture.round_begins:
                 # Its frames will be journalled under a later number: the round's is not true.
                 self._round = None
                 self.next_commit = capture.number
             elif self._round is not None:
-                self._round.remaining.extend(sealed.vbucket.id for sealed in capture.sealed)
+                self._round.remaining.extend(plan.vbucket.id for plan, _ in capture.planned)
         core.wake.set()
 
     def _install(self, capture: Capture, entries: list[tuple[bytes, int]]) -> None:
@@ -331,8 +322,8 @@ class Journal:
             moved += self.commit().bytes_sealed
         return moved
 
-    def _seal_step(self, capture: Capture, step: int) -> None:
-        """Seal vbuckets until ``step`` bytes are reached."""
+    def _seal_step(self, capture: Capture, step: int | None) -> None:
+        """Choose vbuckets to seal until ``step`` bytes are reached, or all that wait (None)."""
         core = self._core
         if self._round is None:
             self._round = Round(capture.position, capture.number, self._waiting().tolist())
@@ -341,26 +332,25 @@ class Journal:
             self.next_commit = capture.number + 1
         current, taken = self._round, 0
         core.flush_marks()
-        while current.remaining and taken < step:
+        while current.remaining and (step is None or taken < step):
             vbucket = self._vbuckets.get(current.remaining.pop())
             if vbucket is None:
                 continue
             floor = 0
             if not core.settings.keeps_history:
                 floor = self.floor_of(vbucket, int(capture.highs[vbucket.id]))
-            sealed = self.pack(vbucket, current.position, floor=floor)
-            taken += sum(packed.block.size for packed in sealed.blocks)
-            capture.sealed.append(sealed)
+            plan = self.packer.plan(
+                vbucket, current.position, floor=floor, measured=step is not None
+            )
+            taken += plan.size
             if vbucket.row[at.V_RECEIVING]:
                 vbucket.row[at.V_RECEIVING] = at.RECEIVING_SEALED  # its record tells of it
-            capture.records[vbucket.id] = self._record(
-                capture,
+            record = record_of(
                 vbucket,
-                sealed=sealed.seqno,
+                high=int(capture.highs[vbucket.id]),
                 sealed_commit=max(vbucket.sealed_commit, current.commit + 1),
-                rewind=sealed.rewind,
-                history_floor=sealed.history_floor,
             )
+            capture.planned.append((plan, record))
         capture.round_ends = not current.remaining
 
     def floor_of(self, vbucket: VBucket, high: int) -> int:
@@ -368,82 +358,15 @@ class Journal:
         floor = max(0, high - self._core.settings.rewind_seqnos)
         return min([floor, *(view.end for view in vbucket.views)])
 
-    def pack(self, vbucket: VBucket, position: int, *, floor: int) -> Sealed:
-        """Copy the items that are not sealed and lie below a position into blocks; lock held.
-
-        Versions superseded at or below ``floor`` are left out.
-        """
-        tables = self._core.tables
-        row = tables.vbuckets[vbucket.id]
-        before = int(row[at.V_SEALED])
-        first = int(row[at.V_FIRST]) if row[at.V_HIGH] > before else 0
-        ordinal = seek_item(tables.items, first, before)
-        numbers = np.zeros(4, np.int64)
-        numbers[3] = before
-        packed: list[Packed] = []
-        while ordinal:
-            count, used, following, rows, value = self._pack_block(
-                ordinal, position, floor, numbers
-            )
-            if count:
-                packed.append(
-                    Packed(
-                        Block(
-                            vbucket=vbucket.id,
-                            first=int(numbers[0]),
-                            last=int(numbers[1]),
-                            size=used,
-                            stamp=self._core.stamp(),
-                            rows=rows,
-                            checked=False,
-                        ),
-                        memoryview(value)[: BLOCK_HEADER.size + used],  # type: ignore[arg-type]
-                        ordinal,
-                    )
-                )
-            if following == ordinal or not count:
-                break
-            ordinal = following
-        dropped = int(numbers[2])
-        return Sealed(
-            vbucket,
-            packed,
-            int(numbers[3]),
-            max(vbucket.rewind_seqno, dropped),
-            max(vbucket.history_floor, dropped),
-        )
-
-    def _pack_block(
-        self, ordinal: int, position: int, floor: int, numbers: Words
-    ) -> tuple[int, int, int, Halves, Bytes]:
-        """One block from an ordinal on: (frames, bytes, next ordinal, rows, value)."""
-        core, tables = self._core, self._core.tables
-        capacity = core.settings.block_bytes
-        while True:
-            value = np.empty(BLOCK_HEADER.size + capacity, np.uint8)
-            rows = np.empty((capacity // FRAME_BYTES_MIN + 1, 3), np.uint32)
-            count, used, following = pack_items(
-                tables.items,
-                tables.state,
-                core.arena.addresses,
-                ordinal,
-                position,
-                floor,
-                address_of(value) + BLOCK_HEADER.size,
-                capacity,
-                rows,
-                numbers,
-            )
-            if count >= 0:
-                return count, used, following, rows[:count].copy(), value
-            ordinal, capacity = following, used  # one frame larger than a block gets its own
-
     def _install_sealed(self, sealed: Sealed) -> None:
         vbucket, tables = sealed.vbucket, self._core.tables
+        changed = vbucket.row[at.V_SUPERSEDED] != sealed.superseded
         for packed in sealed.blocks:
-            refresh_rows(tables.items, packed.ordinal, packed.block.first, packed.block.rows)
+            if changed:
+                refresh_rows(tables.items, packed.ordinal, packed.block.first, packed.block.rows)
             self._core.blocks[vbucket.id].append(packed.block)
         vbucket.row[at.V_SEALED] = sealed.seqno
+        vbucket.sealed_ordinal = sealed.ordinal
         vbucket.rewind_seqno = sealed.rewind
         vbucket.history_floor = sealed.history_floor
         if self._round is not None:

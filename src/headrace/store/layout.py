@@ -115,6 +115,8 @@ RECEIVING_SEALED: Final = 1
 """What it was told is in its record."""
 RECEIVING_TOLD: Final = 2
 """It was told of a snapshot since it was sealed: that lies in the journal alone."""
+V_SUPERSEDED: Final = 22
+"""Versions superseded since the bucket was opened."""
 V_COLUMNS: Final = 24
 
 # -- recent items: one row per ordinal ------------------------------------------------------------

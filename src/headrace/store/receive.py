@@ -2,14 +2,14 @@
 
 What a producer sends is nearly what lies at rest: the kernel checks each frame (whole, plain, of
 the right vbucket and stream, its seqno rising and inside the snapshot), lays it into the arena in
-the form of `headrace.store.layout` and has `accept_version` enter it. It stops before the first
-frame that is anything else; nothing of that one has been changed.
+the form of `headrace.store.layout` and has `accept_new` enter it, or `accept_version` if its key is
+known. It stops before the first frame that is anything else; nothing of that one has been changed.
 
-What an entry costs is mostly waiting for memory: a key's slot in the index lies anywhere. So frames
+An entry has to wait for memory: a key's slot in the index lies anywhere. So frames
 go in groups: all of a group are laid down and hashed and their slots asked for, and when the first
 is entered its slot is near.
 
-Imports: errors, store.accept, store.core, store.index, store.layout, store.model, store.native.
+Imports: errors, store.accept, store.index, store.layout, store.model, store.native.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ import numpy as np
 
 from headrace.errors import StoreFull
 from headrace.store import layout as at
-from headrace.store.accept import accept_version, frame_hash
-from headrace.store.core import RESERVE_AHEAD
-from headrace.store.index import fetch_row, fetch_slot
+from headrace.store.accept import accept_new, accept_version, frame_hash
+from headrace.store.index import collection_of, fetch_row, fetch_slot
 from headrace.store.model import KEY_SIZE_MAX, VALUE_SIZE_MAX
 from headrace.store.native import (
     address_of,
@@ -56,6 +55,10 @@ T_COUNT: Final = 7
 T_ARENA_USED: Final = 8
 T_NEEDED: Final = 9
 T_WHY: Final = 10
+T_COLLECTION: Final = 11
+"""The collection of every key of the run, or one of these:"""
+COLLECTION_UNKNOWN: Final = -2
+COLLECTION_MIXED: Final = -1
 T_COLUMNS: Final = 12
 
 # What is noted of each frame of a group.
@@ -64,6 +67,8 @@ G_HASH: Final = 1
 G_COLUMNS: Final = 2
 GROUP_MAX: Final = 16
 """Frames whose slots are asked for before the first of them is entered."""
+RUN_MAX: Final = 4096
+"""Frames entered by one call: tables must have room for as many before it."""
 
 WHY_OTHER: Final = 0
 """The next frame is not plain, or not whole yet."""
@@ -196,6 +201,14 @@ def lay_group(
         # The received frame is near; what was just written is still on its way to memory.
         found = frame_hash(state, segment + used if prefix else frame)
         fetch_slot(slots, found)
+        collection = 0
+        if prefix == 0:
+            extras = load8(frame + at.EXTRAS_SIZE_AT)
+            key_size = load16(frame + at.KEY_SIZE_AT)
+            collection = collection_of(frame + at.HEADER + extras, key_size)
+        if collection != told[T_COLLECTION]:
+            first = told[T_COLLECTION] == COLLECTION_UNKNOWN
+            told[T_COLLECTION] = collection if first else COLLECTION_MIXED
         group[count, G_PLACE] = used
         group[count, G_HASH] = found
         used += size
@@ -226,7 +239,7 @@ def receive_frames(
     """Enter frames until one is not plain or room runs out; ``told`` says which and how far."""
     vbucket, changes = told[T_VBUCKET], told[T_CHANGES]
     above = max(vbuckets[vbucket, at.V_HIGH], told[T_FIRST] - 1)
-    entered = 0
+    entered, seconds = 0, now // 1_000_000_000
     while True:
         limit = min(changes - entered, GROUP_MAX)
         told[T_WHY] = WHY_TABLES
@@ -248,6 +261,18 @@ def receive_frames(
         for place in range(count):
             frame = segment + group[place, G_PLACE]
             above = load64(frame + at.SEQNO_AT)
+            if accept_new(
+                slots,
+                entries,
+                items,
+                vbuckets,
+                state,
+                frame,
+                base + group[place, G_PLACE],
+                seconds,
+                group[place, G_HASH],
+            ):
+                continue
             accept_version(
                 slots,
                 entries,
@@ -307,13 +332,25 @@ def receive_run(
     return int(told[T_CONSUMED]), int(told[T_COUNT])
 
 
+def _expected(source: Bytes, consumed: int) -> int:
+    """About how many frames are left, by the size of the next; at most what one call enters."""
+    left = len(source) - consumed
+    if left < at.HEADER:
+        return 1
+    size = consumed + at.BODY_SIZE_AT
+    body = int.from_bytes(source[size : size + 4].tobytes(), "big")
+    return min(left // (at.HEADER + body) + 1, RUN_MAX)
+
+
 def _run(vbucket: VBucket, source: Bytes, told: Words, group: Words, needs_room: int) -> None:
-    core = vbucket.core
-    core.reserve(RESERVE_AHEAD)
+    core, before = vbucket.core, vbucket.high_seqno
+    expected = _expected(source, int(told[T_CONSUMED]))
+    core.reserve(expected)
     segment = core.arena.room(needs_room) if needs_room else core.arena.current
     tables = core.tables
-    told[T_CHANGES] = RESERVE_AHEAD
+    told[T_CHANGES] = expected
     told[T_ARENA_USED] = segment.used
+    told[T_COLLECTION] = COLLECTION_UNKNOWN
     receive_frames(
         tables.slots,
         tables.entries,
@@ -331,4 +368,6 @@ def _run(vbucket: VBucket, source: Bytes, told: Words, group: Words, needs_room:
         group,
     )
     segment.used = int(told[T_ARENA_USED])
-    core.reserve(0)
+    if told[T_COLLECTION] >= 0:
+        vbucket.collections.received(int(told[T_COLLECTION]), after=before)
+    core.reserve_is_used()

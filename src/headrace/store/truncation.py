@@ -138,17 +138,11 @@ def _seal_items(journal: Journal, vbucket: VBucket, to: int, batch: Batch) -> li
     position = core.arena.high
     if beyond:
         position = int(tables.items[tables.item_row(beyond), at.I_POSITION])
-    packed = journal.pack(vbucket, position, floor=0).blocks if first else []
+    packer = journal.packer
+    packer.begin(0)
+    packed = packer.pack(packer.plan(vbucket, position, floor=0)).blocks if first else []
     for one in packed:
-        block = one.block
-        fill_block_header(
-            one.value,
-            count=len(block.rows),
-            stamp=block.stamp,
-            first=block.first,
-            last=block.last,
-        )
-        batch.put(Table.BLOCKS, block.key, one.value)
+        batch.put(Table.BLOCKS, one.block.key, one.value)
     return [one.block for one in packed]
 
 

@@ -74,6 +74,8 @@ class VBucket(Changes):
         """Collections manifest as JSON; see `set_manifest`."""
         self.sealed_commit = 0
         """Frames of this vbucket in journal entries below this commit are in blocks or gone."""
+        self.sealed_ordinal = 0
+        """Ordinal of the item that was sealed last."""
         self.generation = 0
         """Grows when the vbucket is truncated, flushed or deleted: before and after."""
         self.record_changed = False
