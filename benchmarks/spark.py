@@ -1,16 +1,18 @@
 """What does a change cost on its way from a node into Spark and into a table, by each road?
 
-Input: a million documents of about 256 bytes of JSON, such as a shop keeps of its customers (field
-names repeat, most values do not), in 1,024 vbuckets of a node of ours (2,000 in 64 in a quick
-run). The node runs in a process of its own and is left out of every figure. Spark runs on this
-machine, on one core; CPU time is that of this process and all it started, read from /proc: the JVM,
-with its compiler and its garbage collector, and every Python worker. Each side runs three times
-before it is measured, since the JVM compiles for long; then the two take turns, and the cheapest
-run of each side counts: what else the machine does only adds.
+Input: four million documents of about 256 bytes of JSON, such as a shop keeps of its customers
+(field names repeat, most values do not), in 1,024 vbuckets of a node of ours: four thousand each,
+what a small bucket in use has. Figures that end in `.1m` take a million, where a thousand streams
+are opened for a thousand rows each. (2,000 in 64 in a quick run.) A node runs in a process of its
+own and is left out of every figure. Spark runs on this machine, on one core; CPU time is that of
+this process and all it started, read from /proc: the JVM, with its compiler and its garbage
+collector, and every Python worker. Each side runs three times before it is measured, since the JVM
+compiles for long; then the two take turns, and the cheapest run of each side counts: what else the
+machine does only adds.
 
 `rowpath_vs_parquet_read`: CPU per row of Spark reading the rows from Parquet, over that of
 `format("dcp")` reading them from the node; both with all 20 columns into Spark's noop sink. 1.0:
-a node is as cheap to read as a file. About 1.0 us per row of the row path is Spark taking Arrow
+a node is as cheap to read as a file. About 0.9 us per row of the row path is Spark taking Arrow
 batches from a Python worker, whoever fills them, which is what the file costs altogether. Why this
 goal and the next are out of reach: docs/decisions/0018-what-a-row-costs-in-spark.md.
 
@@ -36,6 +38,7 @@ import atexit
 import functools
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -58,9 +61,15 @@ START_SECONDS_MAX: Final = 180.0
 FULL: Final = "HEADRACE_BENCH_FULL"
 ROUNDS: Final = 5
 WARM_ROUNDS: Final = 3
+DOCUMENTS: Final = 4_000_000
+FEWER_DOCUMENTS: Final = 1_000_000
+QUICK_DOCUMENTS: Final = 2_000
 TURN_CHANGES: Final = 10_000
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 SYLLABLES: Final = ("ka", "lo", "mi", "ren", "sta", "vo", "bru", "eth")
+LANDED: Final = "landed-"
+NODES: Final[list[int]] = []
+"""Process ids of the nodes, which are in no figure."""
 NAMES: Final = [f"{first}{second}n".title() for first in SYLLABLES for second in SYLLABLES]
 
 
@@ -76,16 +85,18 @@ def scratch() -> Path:
 
 
 @functools.cache
-def node(vbuckets: int) -> tuple[str, int]:
-    """A node in a process of its own: where it is and its process id."""
-    port_file = scratch() / f"port-{vbuckets}"
+def node(count: int) -> tuple[str, int]:
+    """A node for that many documents in a process of its own: where it is and its process id."""
+    port_file = scratch() / f"port-{count}"
+    vbuckets = 1024 if count > QUICK_DOCUMENTS else 64
     command = [sys.executable, "-m", "headrace", "serve", "--memory", "--port", "0"]
-    command += ["--vbuckets", str(vbuckets), "--memory-quota-mb", "2048"]
+    command += ["--vbuckets", str(vbuckets), "--memory-quota-mb", str(2048 + count // 1000)]
     command += ["--port-file", str(port_file), "--log-level", "error"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     started = subprocess.Popen(  # noqa: S603 - our own command
         command, env=environment, stdout=subprocess.DEVNULL
     )
+    NODES.append(started.pid)
     atexit.register(started.kill)
     deadline = time.monotonic() + START_SECONDS_MAX
     while not port_file.exists():
@@ -96,15 +107,18 @@ def node(vbuckets: int) -> tuple[str, int]:
     return f"couchbase://127.0.0.1:{port}/default", started.pid
 
 
-@functools.cache
-def filled(quick: bool) -> tuple[ClientFactory, int]:
+def filled(run: Run, count: int = DOCUMENTS) -> tuple[ClientFactory, int]:
     """A bucket with documents: how to read it, and how many there are."""
+    return _filled(QUICK_DOCUMENTS if run.quick else count)
+
+
+@functools.cache
+def _filled(count: int) -> tuple[ClientFactory, int]:
     from headrace.client.bucket import connect
     from headrace.client.writer import Document
     from headrace.spark.client_feed import ClientFactory
 
-    url, _ = node(64 if quick else 1024)
-    count = 2_000 if quick else 1_000_000
+    url, _ = node(count)
     draw = random.Random(1)
     with connect(url) as bucket, bucket.writer() as writer:
         for number in range(count):
@@ -165,16 +179,16 @@ def tree_cpu_seconds(*without: int) -> float:
     return total
 
 
-def tree_cost(call: Callable[[], object], node_pid: int) -> float:
-    """CPU seconds of one call, over all processes but the node's."""
-    before = tree_cpu_seconds(node_pid)
+def tree_cost(call: Callable[[], object]) -> float:
+    """CPU seconds of one call, over all processes but the nodes'."""
+    tidy()
+    before = tree_cpu_seconds(*NODES)
     call()
-    return tree_cpu_seconds(node_pid) - before
+    return tree_cpu_seconds(*NODES) - before
 
 
 def compared(run: Run, subject: Callable[[], object], baseline: Callable[[], object]) -> Value:
     """How cheap the subject is as a multiple of the baseline, by CPU of the tree, in turns."""
-    _, pid = node(64 if run.quick else 1024)
     rounds = 1 if run.quick else ROUNDS
     for _ in range(1 if run.quick else WARM_ROUNDS):
         subject()
@@ -182,7 +196,7 @@ def compared(run: Run, subject: Callable[[], object], baseline: Callable[[], obj
     costs: dict[Callable[[], object], list[float]] = {subject: [], baseline: []}
     for number in range(rounds):
         for side in costs if number % 2 == 0 else reversed(costs):
-            costs[side].append(tree_cost(side, pid))
+            costs[side].append(tree_cost(side))
     return Value(min(costs[baseline]) / max(min(costs[subject]), 1 / TICKS), rounds)
 
 
@@ -204,7 +218,7 @@ def new_sync(factory: ClientFactory, spark: SparkSession | None) -> Sync:
     from headrace.spark.jobs import LocalRunner, SparkRunner
     from headrace.spark.sync import Sync, SyncOptions
 
-    directory = tempfile.mkdtemp(dir=scratch())
+    directory = tempfile.mkdtemp(dir=scratch(), prefix=LANDED)
     runner = LocalRunner() if spark is None else SparkRunner(spark)
     return Sync(factory, directory, runner, SyncOptions(state=None))
 
@@ -218,6 +232,12 @@ def land(factory: ClientFactory, spark: SparkSession | None = None) -> Sync:
     return sync
 
 
+def tidy() -> None:
+    """Remove what was landed: a table is measured once and takes a third of a gigabyte."""
+    for directory in scratch().glob(f"{LANDED}*"):
+        shutil.rmtree(directory)
+
+
 def consume(factory: ClientFactory) -> int:
     """The client alone."""
     feed = factory()
@@ -229,12 +249,10 @@ def consume(factory: ClientFactory) -> int:
 # -- figures ---------------------------------------------------------------------------------------
 
 
-@figure("spark.rowpath_vs_parquet_read", unit="ratio", goal=0.8, better="higher")
-def row_path_against_parquet(run: Run) -> Value:
-    """Rows from a node, against rows from a file, by CPU per row."""
-    factory, _ = filled(run.quick)
+def _row_path_against_parquet(run: Run, documents: int) -> Value:
+    factory, count = filled(run, documents)
     spark = session_on(1)
-    path = str(scratch() / "same.parquet")
+    path = str(scratch() / f"same-{count}.parquet")
     row_path(spark, factory).write.mode("overwrite").parquet(path)
     return compared(
         run,
@@ -243,10 +261,20 @@ def row_path_against_parquet(run: Run) -> Value:
     )
 
 
-@figure("spark.landing_vs_rowpath", unit="ratio", goal=5.0, better="higher")
-def landing_against_row_path(run: Run) -> Value:
-    """Files written by tasks, against files written by Spark from the same rows."""
-    factory, _ = filled(run.quick)
+@figure("spark.rowpath_vs_parquet_read", unit="ratio", goal=0.8, better="higher")
+def row_path_against_parquet(run: Run) -> Value:
+    """Rows from a node, against rows from a file, by CPU per row."""
+    return _row_path_against_parquet(run, DOCUMENTS)
+
+
+@figure("spark.rowpath_vs_parquet_read.1m", unit="ratio", goal=None, better="higher")
+def row_path_against_parquet_1m(run: Run) -> Value:
+    """The same with a thousand rows per vbucket."""
+    return _row_path_against_parquet(run, FEWER_DOCUMENTS)
+
+
+def _landing_against_row_path(run: Run, documents: int) -> Value:
+    factory, _ = filled(run, documents)
     spark = session_on(1)
     path = str(scratch() / "written.parquet")
     return compared(
@@ -256,16 +284,28 @@ def landing_against_row_path(run: Run) -> Value:
     )
 
 
+@figure("spark.landing_vs_rowpath", unit="ratio", goal=5.0, better="higher")
+def landing_against_row_path(run: Run) -> Value:
+    """Files written by tasks, against files written by Spark from the same rows."""
+    return _landing_against_row_path(run, DOCUMENTS)
+
+
+@figure("spark.landing_vs_rowpath.1m", unit="ratio", goal=None, better="higher")
+def landing_against_row_path_1m(run: Run) -> Value:
+    """The same with a thousand rows per vbucket."""
+    return _landing_against_row_path(run, FEWER_DOCUMENTS)
+
+
 @figure("spark.landing_vs_consumer", unit="ratio", goal=0.15, better="higher")
 def landing_against_consumer(run: Run) -> Value:
     """Landing without Spark, against the client alone."""
-    factory, _ = filled(run.quick)
+    factory, _ = filled(run)
     return compared(run, lambda: land(factory), lambda: consume(factory))
 
 
 def _rate(run: Run, cores: int, road: str) -> tuple[float, float]:
     """Rows and megabytes per second of a road."""
-    factory, count = filled(run.quick)
+    factory, count = filled(run)
     spark = session_on(cores)
 
     def once() -> None:
@@ -275,6 +315,7 @@ def _rate(run: Run, cores: int, road: str) -> tuple[float, float]:
             to_nowhere(row_path(spark, factory))
 
     once()
+    tidy()
     began = time.perf_counter()
     once()
     seconds = time.perf_counter() - began
@@ -317,7 +358,7 @@ def batch_floor(run: Run) -> Value:
     from headrace.client.bucket import connect
     from headrace.client.writer import Document
 
-    factory, _ = filled(run.quick)
+    factory, _ = filled(run)
     spark = session_on(2)
     query = (
         spark.readStream.format("dcp")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from headrace.errors import ConnectionLost
-from headrace.history import BranchId, Seqno, VBucketId
-from headrace.spark.feed import Completed, Finished, News, Opened, Rows, Span
-from headrace.spark.landing import FILE_SCHEMA, Landed, LandingTask, land_part
+from headrace.history import BranchId, FailoverLog, Seqno, VBucketId
+from headrace.spark.feed import Completed, Finished, News, Opened, RolledBack, Rows, Span
+from headrace.spark.landing import FILE_SCHEMA, Landed, LandingTask, land
 from headrace.spark.positions import START, Withdrawal
 from tests.spark.producer import InMemory, Item, Producer, ScriptedFeed, batch_of
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 VB = VBucketId(0)
+NEW = FailoverLog.of((99, 0))
 
 
 def filled() -> Producer:
@@ -71,7 +73,7 @@ def test_an_account_survives_its_way_through_spark(tmp_path: Path) -> None:
 
 
 def test_a_part_without_rows_has_no_file(tmp_path: Path) -> None:
-    landed = land_part(ScriptedFeed(filled()), tmp_path, 1, 0, [])
+    landed = land(ScriptedFeed(filled()), tmp_path, 1, ((0, ()),))
     assert landed.files == ()
     assert list(tmp_path.iterdir()) == []
 
@@ -90,8 +92,8 @@ class Torn(ScriptedFeed):
 
 
 def test_rows_of_a_torn_snapshot_are_not_in_the_file(tmp_path: Path) -> None:
-    spans = [Span(VB, START, Seqno(5))]
-    landed = land_part(Torn(filled()), tmp_path, 1, 0, spans)
+    spans = (Span(VB, START, Seqno(5)),)
+    landed = land(Torn(filled()), tmp_path, 1, ((0, spans),))
     assert landed.unfinished == {VB: "the node went away"}
     assert landed.positions[VB].seqno == 2
     (file,) = landed.files
@@ -108,8 +110,65 @@ class Failing(ScriptedFeed):
 def test_a_task_that_fails_leaves_no_file(tmp_path: Path) -> None:
     producer = filled()
     with pytest.raises(ConnectionLost):
-        land_part(Failing(producer), tmp_path, 1, 0, spans_of(producer, 0))
+        land(Failing(producer), tmp_path, 1, ((0, spans_of(producer, 0)),))
     assert list(tmp_path.rglob("*.parquet")) == []
+
+
+class Returning(ScriptedFeed):
+    """A feed whose first vbucket is rolled back after it had come to its end."""
+
+    def drain(self, spans: Sequence[Span]) -> Iterator[News]:
+        told = [one for one in super().drain(spans) if not isinstance(one, Finished)]
+        yield from told
+        yield RolledBack(VB, Seqno(10), Seqno(0), BranchId(1), NEW)
+        yield Opened(VB, Seqno(0), NEW)
+        yield Rows(batch_of(0, [Item(1, b"again", b"1")], start=1, end=1))
+        yield Completed(VB, Seqno(1))
+        yield from (Finished(span.vbucket, True) for span in spans)
+
+
+def test_rows_that_come_after_a_part_was_closed_are_in_a_file_of_their_own(tmp_path: Path) -> None:
+    producer = filled()
+    work = ((0, spans_of(producer, 0, 1)), (1, spans_of(producer, 2, 3)))
+    landed = land(Returning(producer), tmp_path, 1, work)
+    assert [(file.part, file.rows) for file in landed.files] == [(0, 20), (0, 2), (1, 20)]
+    again = pq.read_table(tmp_path / landed.files[1].path, partitioning=None)
+    assert again["event"].to_pylist() == ["rollback", "mutation"]
+    assert landed.rows == 42
+    assert len(list(tmp_path.rglob("*.parquet"))) == 3
+
+
+class Mixed(ScriptedFeed):
+    """A feed whose batches hold rows of several vbuckets, as the client's do."""
+
+    def drain(self, spans: Sequence[Span]) -> Iterator[News]:
+        told = list(super().drain(spans))
+        yield from (one for one in told if isinstance(one, Opened))
+        batches = [one.batch for one in told if isinstance(one, Rows)]
+        halves = [b.slice(at, b.num_rows // 2) for at in (0, 5) for b in batches]
+        yield Rows(pa.concat_batches(halves))
+        yield from (one for one in told if isinstance(one, Completed | Finished))
+
+
+def test_a_batch_of_many_vbuckets_is_divided_among_the_parts(tmp_path: Path) -> None:
+    producer = filled()
+    work = ((3, spans_of(producer, 0, 2)), (5, spans_of(producer, 1, 3)))
+    landed = land(Mixed(producer), tmp_path, 1, work)
+    assert [(file.part, file.rows) for file in landed.files] == [(3, 20), (5, 20)]
+    for file, vbuckets in zip(landed.files, ({0, 2}, {1, 3}), strict=True):
+        table = pq.read_table(tmp_path / file.path, partitioning=None)
+        assert set(table["vbucket"].to_pylist()) == vbuckets
+        stats = json.loads(file.stats)
+        assert (stats["minValues"]["vbucket"], stats["maxValues"]["vbucket"]) == (
+            min(vbuckets),
+            max(vbuckets),
+        )
+        assert stats["minValues"] | {"vbucket": 0} == {
+            "turn": 1,
+            "vbucket": 0,
+            "epoch": 0,
+            "seqno": 1,
+        }
 
 
 def test_two_copies_of_a_task_never_write_one_file(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import json
 import random
 
 import pytest
@@ -20,6 +21,7 @@ from headrace.history import (
     Seqno,
     SnapshotRange,
     VBucketId,
+    canonical_json,
 )
 from headrace.spark.positions import (
     START,
@@ -141,6 +143,28 @@ def test_a_vector_survives_text_and_numbers_are_not_rounded() -> None:
     vector = {VBucketId(1023): huge, VBucketId(0): at(4, 9), VBucketId(7): START}
     assert vector_of(vector_text(vector)) == vector
     assert "18446744073709551615" in vector_text(vector)
+
+
+HUGE = Position(
+    ResumeToken(
+        BranchId(SEQNO_MAX),
+        SEQNO_MAX,
+        SnapshotRange.at(SEQNO_MAX),
+        Seqno(SEQNO_MAX - 1),
+        FailoverLog.of((SEQNO_MAX, SEQNO_MAX), (1, 0)),
+    ),
+    2**63 - 1,
+    Boundaries(limit=8).recorded(Seqno(1), BranchId(1)).recorded(SEQNO_MAX, BranchId(SEQNO_MAX)),
+)
+
+
+@pytest.mark.parametrize("position", [START, at(4), at(4, 9, 14), HUGE])
+def test_a_position_is_written_as_canonical_json_and_survives_its_way_to_the_driver(
+    position: Position,
+) -> None:
+    assert position.to_text() == canonical_json(position.to_json())
+    assert Position.from_text(position.to_text()) == position
+    assert Position.unpacked(json.loads(json.dumps(position.packed()))) == position
 
 
 @given(st.permutations(range(12)))

@@ -10,13 +10,15 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 from headrace.errors import ConnectionLost
+from headrace.history import BranchId, FailoverLog, Seqno, VBucketId
+from headrace.spark.feed import Finished, News, RolledBack, Span
 from headrace.spark.options import SourceOptions
 from headrace.spark.readers import BatchReader, Part, StreamReader, partition_count
-from tests.spark.producer import InMemory, Producer
+from tests.spark.producer import InMemory, Producer, ScriptedFeed
 from tests.spark.worlds import state_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 
@@ -176,13 +178,39 @@ def test_a_batch_read_of_nothing_is_one_empty_partition() -> None:
     assert list(reader.read(part)) == []
 
 
-def test_a_rollback_in_a_batch_read_is_read_again_by_spark() -> None:
+def test_a_batch_read_reads_the_history_that_lives_when_a_task_begins() -> None:
     producer = filled()
     reader = BatchReader(options(), InMemory(producer))
     parts = reader.partitions()
     producer.fail_over(0, 3)
+    rows = [r for part in parts for b in reader.read(part) for r in b.to_pylist()]
+    assert {row["event"] for row in rows} == {"mutation"}
+    assert state_of(rows) == producer.state()
+
+
+def test_a_batch_read_of_what_was_lost_in_between_is_empty() -> None:
+    producer = filled()
+    reader = BatchReader(options(), InMemory(producer))
+    parts = reader.partitions()
+    for vbucket in range(4):
+        producer.fail_over(vbucket, 0)
+    assert [batch for part in parts for batch in reader.read(part)] == []
+
+
+def test_a_rollback_in_a_batch_read_is_read_again_by_spark() -> None:
+    class Forking(ScriptedFeed):
+        def drain(self, spans: Sequence[Span]) -> Iterator[News]:
+            yield from (one for one in super().drain(spans) if not isinstance(one, Finished))
+            log = FailoverLog.of((99, 3))
+            yield RolledBack(VBucketId(0), Seqno(10), Seqno(0), BranchId(1), log)
+
+    class Source(InMemory):
+        def __call__(self) -> ScriptedFeed:
+            return Forking(self.producer)
+
+    reader = BatchReader(options(), Source(filled()))
     with pytest.raises(ConnectionLost, match="rolled back while it was read"):
-        [batch for part in parts for batch in reader.read(part)]
+        [batch for part in reader.partitions() for batch in reader.read(part)]
 
 
 @pytest.mark.parametrize(

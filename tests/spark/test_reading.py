@@ -138,12 +138,18 @@ def test_a_span_that_is_not_read_to_its_end_is_an_error() -> None:
         list(reading.batches())
 
 
-def test_batches_have_a_good_size() -> None:
+def test_batches_have_a_good_size(monkeypatch: pytest.MonkeyPatch) -> None:
     producer = Producer.with_vbuckets(1)
     for number in range(BATCH_ROWS + 500):
         producer.put(0, f"k{number}", "v")
-    reading = Reading(ScriptedFeed(producer), planned(producer), rollback_epoch=1)
-    assert [rows.num_rows for rows in reading.batches()] == [BATCH_ROWS, 500]
+
+    def sizes() -> list[int]:
+        reading = Reading(ScriptedFeed(producer), planned(producer), rollback_epoch=1)
+        return [rows.num_rows for rows in reading.batches()]
+
+    assert sizes() == [BATCH_ROWS + 500], "not cut for a few rows"
+    monkeypatch.setattr(reading_module, "BATCH_ROWS_MAX", BATCH_ROWS)
+    assert sizes() == [BATCH_ROWS, 500]
 
 
 def test_nothing_to_read_is_nothing() -> None:
@@ -169,6 +175,7 @@ def seqnos(batches: Iterable[pa.RecordBatch]) -> list[list[int]]:
 
 def test_small_batches_are_put_together_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading_module, "BATCH_ROWS", 4)
+    monkeypatch.setattr(reading_module, "BATCH_ROWS_MAX", 4)
     assert seqnos(joined([run_of(1, 2), run_of(3, 2), run_of(5, 1)])) == [[1, 2, 3, 4], [5]]
     assert seqnos(joined([run_of(1, 3), run_of(4, 3)])) == [[1, 2, 3], [4, 5, 6]]
     assert seqnos(joined([run_of(1, 1), run_of(2, 9)])) == [[1], [2, 3, 4, 5], [6, 7, 8, 9], [10]]

@@ -14,12 +14,16 @@ from headrace.columns.schema import SCHEMA, Event
 from headrace.history import BranchId, Seqno, VBucketId
 from headrace.spark.positions import Withdrawal
 from headrace.spark.rows import (
+    CONSTANT_ROWS,
+    CONSTANTS_MAX,
     ROW_COLUMNS,
     ROW_SCHEMA,
     RowContext,
+    constants,
     key_bytes,
     rollback_rows,
     rows_of,
+    rows_size,
     signed,
     sql_schema,
     unsigned,
@@ -127,6 +131,31 @@ def test_a_system_event_names_its_collection() -> None:
         )
     )
     assert (row["event"], row["collection_id"]) == ("system", 42)
+
+
+def test_rows_that_differ_and_rows_that_are_alike_are_told_the_same() -> None:
+    """One row alone takes the road of equal values, all rows together that of different ones."""
+    one_by_one = [
+        wire_row(seqno=1),
+        wire_row(vbucket=2, event=int(Event.DELETION), delete_time=7, flags=3, expiry=9),
+        wire_row(vbucket=1, seqno=9, datatype=1, collection_id=8, snapshot_flags=5, key=b""),
+        wire_row(vbucket=3, key="ключ".encode(), cas=0, flags=2**32 - 1, snapshot_start=1),
+    ]
+    assert converted(*one_by_one) == [row for one in one_by_one for row in converted(one)]
+
+
+def test_the_size_of_rows_is_about_what_arrow_says() -> None:
+    rows = [wire_row(key=b"k" * number, value=b"v" * 3 * number) for number in range(200)]
+    whole = rows_of(pa.RecordBatch.from_pylist(rows, schema=SCHEMA), context())
+    for part in (whole, whole.slice(50, 100)):
+        assert abs(rows_size(part) - part.nbytes) < part.nbytes / 20
+    assert rows_size(whole.slice(0, 0)) == 0
+
+
+def test_arrays_of_equal_values_are_kept_up_to_a_limit() -> None:
+    for number in range(3 * CONSTANTS_MAX):
+        assert constants.of(pa.int64(), number, 3).to_pylist() == [number] * 3
+    assert len(constants.of(pa.int64(), 1, CONSTANT_ROWS + 1)) == CONSTANT_ROWS + 1
 
 
 def test_a_rollback_is_a_row_at_its_boundary_in_the_new_epoch() -> None:

@@ -8,10 +8,16 @@ import random
 
 import pytest
 
-from headrace.history import FailoverLog, ResumeToken, Seqno, VBucketId
+from headrace.history import NO_BRANCH, FailoverLog, ResumeToken, Seqno, VBucketId
 from headrace.spark.offsets import INITIAL, Offset
 from headrace.spark.positions import START, Reached
-from headrace.spark.stream_plan import anchor, assignments, grouped, next_offset
+from headrace.spark.stream_plan import (
+    anchor,
+    assignments,
+    from_the_beginning,
+    grouped,
+    next_offset,
+)
 from tests.spark.producer import Producer
 from tests.spark.test_positions import after_fork, trap
 from tests.spark.worlds import StreamWorld
@@ -40,6 +46,11 @@ def test_nothing_new_is_the_same_offset() -> None:
 def test_the_first_batch_of_a_stream_from_the_beginning_reads_everything() -> None:
     (one,) = assignments(INITIAL, plan(INITIAL, 10))
     assert (one.claim.seqno, one.end_seqno, one.withdrawal) == (0, 10, None)
+
+
+def test_a_read_of_everything_is_bound_to_no_branch_and_leaves_empty_vbuckets_out() -> None:
+    (one,) = from_the_beginning({VB: Seqno(10), VBucketId(1): Seqno(0)})
+    assert (one.vbucket, one.branch, one.claim.seqno, one.size) == (VB, NO_BRANCH, 0, 10)
 
 
 def test_an_anchor_reads_nothing_and_the_next_batch_starts_there() -> None:

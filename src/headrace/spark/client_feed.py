@@ -11,7 +11,7 @@ Rules.
 - A vbucket that is given up after ``patience_seconds`` without movement ends its span incomplete.
 - The password is in no text: `ClientFactory.describe` and its repr leave it out.
 
-Imports: client, errors, history, spark.feed.
+Imports: client, columns, errors, history, spark.feed.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 from headrace.client.bucket import connect
 from headrace.client.changes import Rollback
 from headrace.client.tokens import BEGINNING, TokenSet
+from headrace.columns.schema import SCHEMA
 from headrace.errors import ConnectionLost, HeadraceError
 from headrace.history import NO_BRANCH, NO_SEQNO, FailoverLog, ResumeToken, Seqno, VBucketId
 from headrace.spark.feed import Completed, Finished, News, Opened, RolledBack, Rows, Span
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
 PATIENCE_SECONDS: Final = 60.0
 RESTARTS_MAX: Final = 64
 """Rollbacks in one drain after which it is given up: the producer does not come to rest."""
+_VBUCKET: Final = SCHEMA.get_field_index("vbucket")
 
 
 @dataclass(frozen=True)
@@ -148,8 +148,10 @@ class _Drain:
                 yield from completed
                 yield self._rolled_back(given, reader)
                 return True
-            numbers = given.column("vbucket").to_numpy()
-            here = np.flatnonzero(np.bincount(numbers)).tolist()
+            numbers = given.column(_VBUCKET).to_numpy()
+            changes = (numbers[1:] != numbers[:-1]).nonzero()[0]
+            # The rows of a vbucket come together: these are few.
+            here = sorted({int(numbers[0]), *numbers[changes + 1].tolist()})
             # Only these: to look at every vbucket for every batch costs more than to decode it.
             completed = self._moved(reader, here)
             yield from self._openings(here)
@@ -237,7 +239,9 @@ class _Drain:
             self.positions[vbucket] = after
             token = after.token
             found.append(
-                Completed(VBucketId(vbucket), token.seqno, after.boundaries, token.purge_seqno)
+                Completed(
+                    VBucketId(vbucket), token.seqno, after.boundaries, token.purge_seqno, token
+                )
             )
         return found
 

@@ -27,7 +27,14 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from headrace.history import Boundaries, BranchId, FailoverLog, Seqno, VBucketId
+    from headrace.history import (
+        Boundaries,
+        BranchId,
+        FailoverLog,
+        ResumeToken,
+        Seqno,
+        VBucketId,
+    )
     from headrace.spark.positions import Position, Withdrawal
 
 
@@ -80,13 +87,15 @@ class Completed:
     """Every row of the vbucket up to ``seqno`` has been delivered: a boundary.
 
     ``boundaries``: all that the feed knows to be held, where it passed some without a word.
-    ``purge_seqno``: the producer's, as its marker told; 0 if it did not.
+    ``purge_seqno``: the producer's, as its marker told; 0 if it did not. ``token``: all of it as
+    one token, where the feed has it.
     """
 
     vbucket: VBucketId
     seqno: Seqno
     boundaries: Boundaries | None = None
     purge_seqno: Seqno = NO_SEQNO
+    token: ResumeToken | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,36 +8,42 @@ died, or by a turn that was never committed, is seen by nobody and goes at the n
 Rules.
 - File names are unique per attempt: two copies of a task never write one file.
 - Rows of a snapshot that did not become whole are cut from the file before it is reported.
-- A part is drained completely before the next one begins: one open file at a time.
+- All parts of a task are drained together: a reader costs as much as some thousand rows. The file
+  of a part is closed when the last of its vbuckets has come to its end; vbuckets are streamed by
+  their numbers, so that few files are open at once.
 - A file is on the disk, not only written, before it is reported (`headrace.spark.durable`).
 
-Imports: history, spark.durable, spark.feed, spark.planning, spark.positions, spark.progress,
-spark.rows.
+Imports: history, spark.collector, spark.durable, spark.feed, spark.planning, spark.positions,
+spark.progress, spark.rows.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.history import BranchId, Seqno, VBucketId
+from headrace.spark.collector import calm_collector
 from headrace.spark.durable import sync_file
+from headrace.spark.feed import Completed
 from headrace.spark.planning import span_size
 from headrace.spark.positions import Position, Withdrawal
 from headrace.spark.progress import Progress, whole_rows
-from headrace.spark.rows import ROW_SCHEMA
+from headrace.spark.rows import I64, ROW_SCHEMA, constants, rows_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
-    from headrace.spark.feed import Feed, FeedFactory, Span
+    from headrace.spark.feed import Feed, FeedFactory
+    from headrace.spark.planning import Work
 
 ROW_GROUP_ROWS: Final = 131_072
 ROW_GROUP_BYTES: Final = 8 << 20
@@ -88,7 +94,7 @@ class Landed:
         return json.dumps(
             {
                 "files": [asdict(file) for file in self.files],
-                "positions": {str(vb): one.to_json() for vb, one in self.positions.items()},
+                "positions": {vb: one.packed() for vb, one in self.positions.items()},
                 "withdrawals": [
                     [str(number) for number in asdict(one).values()] for one in self.withdrawals
                 ],
@@ -104,7 +110,7 @@ class Landed:
         found = json.loads(text)
         return cls(
             tuple(LandedFile(**file) for file in found["files"]),
-            {VBucketId(int(vb)): Position.from_json(one) for vb, one in found["positions"].items()},
+            {VBucketId(int(vb)): Position.unpacked(one) for vb, one in found["positions"].items()},
             tuple(_withdrawal(*map(int, numbers)) for numbers in found["withdrawals"]),
             {VBucketId(int(vb)): reason for vb, reason in found["unfinished"].items()},
             found["rows"],
@@ -114,17 +120,15 @@ class Landed:
     @classmethod
     def joined(cls, all_landed: Iterable[Landed]) -> Landed:
         """The account of several tasks as one."""
-        total = cls((), {}, (), {}, 0, 0)
-        for one in all_landed:
-            total = cls(
-                (*total.files, *one.files),
-                {**total.positions, **one.positions},
-                (*total.withdrawals, *one.withdrawals),
-                {**total.unfinished, **one.unfinished},
-                total.rows + one.rows,
-                total.bytes + one.bytes,
-            )
-        return total
+        some = list(all_landed)
+        return cls(
+            tuple(file for one in some for file in one.files),
+            {vb: position for one in some for vb, position in one.positions.items()},
+            tuple(withdrawal for one in some for withdrawal in one.withdrawals),
+            {vb: reason for one in some for vb, reason in one.unfinished.items()},
+            sum(one.rows for one in some),
+            sum(one.bytes for one in some),
+        )
 
 
 def _withdrawal(
@@ -162,8 +166,7 @@ class RowFile:
         self._writer: pq.ParquetWriter | None = None
         self._pending: list[pa.RecordBatch] = []
         self._pending_rows = self._pending_bytes = 0
-        self._low: dict[str, int] = {}
-        self._high: dict[str, int] = {}
+        self._footers: list[pq.FileMetaData] = []
 
     def write(self, rows: pa.RecordBatch, *, turns: pa.Array | None = None) -> None:
         """Add rows; their turn is the file's unless they bring their own."""
@@ -176,13 +179,14 @@ class RowFile:
                 data_page_size=PAGE_BYTES,
                 use_dictionary=DICTIONARY_COLUMNS,
                 write_statistics=STATISTICS_COLUMNS,
+                metadata_collector=self._footers,
             )
         if turns is None:
-            turns = pa.repeat(pa.scalar(self._turn, pa.int64()), rows.num_rows)
+            turns = constants.of(I64, self._turn, rows.num_rows)
         batch = pa.RecordBatch.from_arrays([turns, *rows.columns], schema=self._schema)
         self._pending.append(batch)
         self._pending_rows += rows.num_rows
-        self._pending_bytes += batch.nbytes
+        self._pending_bytes += rows_size(rows)
         self.rows += rows.num_rows
         if self._pending_rows >= ROW_GROUP_ROWS or self._pending_bytes >= self._group_bytes:
             self._flush()
@@ -194,11 +198,12 @@ class RowFile:
         self._flush()
         self._writer.close()
         sync_file(self.path, self._table)
+        low, high = _measured(self._footers[-1])
         stats = {
             "numRecords": self.rows,
-            "minValues": self._low,
-            "maxValues": self._high,
-            "nullCount": dict.fromkeys(self._low, 0),
+            "minValues": low,
+            "maxValues": high,
+            "nullCount": dict.fromkeys(low, 0),
         }
         size = self.path.stat().st_size
         return LandedFile(self.name, self._part, size, self.rows, json.dumps(stats))
@@ -214,15 +219,21 @@ class RowFile:
             # One call is one row group: small ones cost every reader.
             table = pa.Table.from_batches(self._pending, self._schema)
             self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
-            if table.num_rows:
-                self._measure(table)
         self._pending, self._pending_rows, self._pending_bytes = [], 0, 0
 
-    def _measure(self, rows: pa.Table) -> None:
-        for name in MEASURED:
-            low, high = (int(one) for one in pc.min_max(rows[name]).as_py().values())
-            self._low[name] = min(low, self._low.get(name, low))
-            self._high[name] = max(high, self._high.get(name, high))
+
+def _measured(footer: pq.FileMetaData) -> tuple[dict[str, int], dict[str, int]]:
+    """The least and the greatest values of the columns `MEASURED`, as the writer found them."""
+    low: dict[str, int] = {}
+    high: dict[str, int] = {}
+    for name in MEASURED:
+        place = footer.schema.names.index(name)
+        for number in range(footer.num_row_groups):
+            found = footer.row_group(number).column(place).statistics
+            if found is not None and found.has_min_max:
+                low[name] = min(int(found.min), low.get(name, found.min))
+                high[name] = max(int(found.max), high.get(name, found.max))
+    return low, high
 
 
 @dataclass(frozen=True)
@@ -232,50 +243,113 @@ class LandingTask:
     factory: FeedFactory
     table: str
     turn: int
-    parts: tuple[tuple[int, tuple[Span, ...]], ...]
+    parts: Work
 
     def __call__(self) -> str:
         """Open a feed, land every part, and give the account."""
-        feed = self.factory()
-        try:
-            # Part by part: fewer vbuckets are followed at once, and a part's memory is used again.
-            done = [
-                land_part(feed, Path(self.table), self.turn, part, spans)
-                for part, spans in self.parts
-            ]
-        finally:
-            feed.close()
-        return Landed.joined(done).to_text()
+        with calm_collector():
+            feed = self.factory()
+            try:
+                landed = land(feed, Path(self.table), self.turn, self.parts)
+            finally:
+                feed.close()
+            return landed.to_text()
 
 
-def land_part(feed: Feed, table: Path, turn: int, part: int, spans: Sequence[Span]) -> Landed:
-    """Drain the spans into one file of the part."""
+def land(feed: Feed, table: Path, turn: int, work: Work) -> Landed:
+    """Drain the spans of some parts into their files."""
+    spans = [span for _, some in work for span in some]
     progress = Progress(spans)
-    file = RowFile(table, part, turn)
-    size = 0
+    files = _PartFiles(table, turn, work)
     try:
         planned = progress.planned_rows()
         if planned is not None:
-            file.write(planned)
+            files.write(planned)
         for news in feed.drain([span for span in spans if span_size(span)]):
             rows = progress.take(news)
             if rows is not None:
-                file.write(rows)
-                size += rows.nbytes
+                files.write(rows)
+            elif isinstance(news, Completed):
+                files.reach(news.vbucket, news.seqno)
+        landed = files.finish(progress)
     except BaseException:
-        file.discard()
+        files.discard()
         raise
-    landed = file.finish()
-    if landed is not None and (progress.unfinished or progress.withdrawals):
-        landed = _without_torn_rows(table, turn, landed, progress)
     return Landed(
-        (landed,) if landed else (),
+        tuple(landed),
         progress.positions,
         tuple(progress.withdrawals),
         progress.unfinished,
-        landed.rows if landed else 0,
-        size,
+        sum(file.rows for file in landed),
+        files.bytes,
     )
+
+
+class _PartFiles:
+    """The files of a task: of every part one, or more where rows came after it was closed."""
+
+    def __init__(self, table: Path, turn: int, work: Work) -> None:
+        self.bytes = 0
+        self._table, self._turn = table, turn
+        self._open: dict[int, RowFile] = {}
+        self._done: list[LandedFile] = []
+        self._ends = {span.vbucket: span.end_seqno for _, spans in work for span in spans}
+        self._part_of = np.zeros(max(self._ends, default=0) + 1, np.int64)
+        self._left: dict[int, set[VBucketId]] = {}
+        for part, spans in work:
+            self._part_of[[span.vbucket for span in spans]] = part
+            self._left[part] = {span.vbucket for span in spans if span_size(span)}
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Add rows to the files of their parts."""
+        self.bytes += rows_size(rows)
+        parts = self._part_of[rows.column(_VBUCKET).to_numpy()]
+        edges = [0, *((parts[1:] != parts[:-1]).nonzero()[0] + 1).tolist(), len(parts)]
+        for start, stop in itertools.pairwise(edges):
+            part = int(parts[start])
+            if part not in self._open:
+                self._open[part] = RowFile(self._table, part, self._turn)
+            self._open[part].write(rows if len(edges) == 2 else rows.slice(start, stop - start))
+
+    def reach(self, vbucket: VBucketId, seqno: Seqno) -> None:
+        """Close the file of a part whose last vbucket has come to its end."""
+        if seqno < self._ends[vbucket]:
+            return
+        part = int(self._part_of[vbucket])
+        self._left[part].discard(vbucket)
+        if not self._left[part]:
+            self._close(part)
+
+    def _close(self, part: int) -> None:
+        file = self._open.pop(part, None)
+        landed = None if file is None else file.finish()
+        if landed is not None:
+            self._done.append(landed)
+
+    def finish(self, progress: Progress) -> list[LandedFile]:
+        """Close what is open; the files as they are to be committed, by part."""
+        for part in list(self._open):
+            self._close(part)
+        touched = [*progress.unfinished, *(one.vbucket for one in progress.withdrawals)]
+        torn = {int(self._part_of[vbucket]) for vbucket in touched}
+        found = (
+            _without_torn_rows(self._table, self._turn, file, progress)
+            if file.part in torn
+            else file
+            for file in self._done
+        )
+        self._done = [file for file in found if file is not None]
+        return sorted(self._done, key=lambda file: file.part)
+
+    def discard(self) -> None:
+        """Remove what was written."""
+        for file in self._open.values():
+            file.discard()
+        for landed in self._done:
+            (self._table / landed.path).unlink(missing_ok=True)
+
+
+_VBUCKET: Final = ROW_SCHEMA.get_field_index("vbucket")
 
 
 def _without_torn_rows(

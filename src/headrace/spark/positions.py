@@ -31,13 +31,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from headrace.history import (
+    BOUNDARIES_FORMAT,
     NO_SEQNO,
+    TOKEN_FORMAT,
     ZERO,
     Boundaries,
+    Boundary,
     BranchId,
     FailoverLog,
     ResumeToken,
     Seqno,
+    SnapshotRange,
     VBucketId,
     canonical_json,
 )
@@ -110,18 +114,21 @@ class Position:
         *,
         boundaries: Boundaries | None = None,
         purge_seqno: Seqno = NO_SEQNO,
+        token: ResumeToken | None = None,
     ) -> Position:
         """The position after a snapshot that ends at ``seqno`` was received whole (rule 1).
 
-        ``boundaries``: those held, where more than this one was passed.
+        ``boundaries``: those held, where more than this one was passed. ``token``: one that says
+        the same as the other arguments, to be used as it is.
         """
         if seqno < self.seqno:
             raise ValueError(f"position at seqno {self.seqno} cannot advance to {seqno}")
         if seqno == self.seqno:
             return self.accepted(log)
-        token = ResumeToken.at_boundary(log.newest.uuid, seqno, log)
-        if purge_seqno:
-            token = replace(token, purge_seqno=purge_seqno)
+        if token is None or token.seqno != seqno or token.log != log:
+            token = ResumeToken.at_boundary(log.newest.uuid, seqno, log)
+            if purge_seqno:
+                token = replace(token, purge_seqno=purge_seqno)
         held = boundaries or self.boundaries.recorded(seqno, log.branch_at(seqno))
         return Position(token, self.epoch, held)
 
@@ -194,12 +201,54 @@ class Position:
 
     def to_text(self) -> str:
         """The position as canonical JSON."""
-        return canonical_json(self.to_json())
+        # `canonical_json(self.to_json())`, written out: a turn does this for every vbucket.
+        token = self.token
+        log = ",".join(_pair_text(entry.uuid, entry.seqno) for entry in token.log or ())
+        marks = ",".join(_pair_text(mark.branch, mark.seqno) for mark in self.boundaries)
+        return (
+            f'{{"boundaries":{{"format":{BOUNDARIES_FORMAT},"marks":[{marks}]}},'
+            f'"epoch":"{self.epoch}","format":{POSITION_FORMAT},'
+            f'"token":{{"branch":"{token.branch:016x}","format":{TOKEN_FORMAT},"log":[{log}],'
+            f'"purge_seqno":"{token.purge_seqno}","seqno":"{token.seqno}",'
+            f'"snapshot":["{token.snapshot.start}","{token.snapshot.end}"]}}}}'
+        )
 
     @classmethod
     def from_text(cls, text: str) -> Position:
         """The position of a text written by `to_text`; anything else is a ValueError."""
         return cls.from_json(json.loads(text))
+
+    def packed(self) -> list[object]:
+        """The position as few plain numbers, for the way from a task to its driver."""
+        token = self.token
+        return [
+            token.branch,
+            token.seqno,
+            token.purge_seqno,
+            self.epoch,
+            [number for entry in token.log or () for number in (entry.uuid, entry.seqno)],
+            [number for mark in self.boundaries for number in (mark.branch, mark.seqno)],
+        ]
+
+    @classmethod
+    def unpacked(cls, numbers: tuple[int, int, int, int, list[int], list[int]]) -> Position:
+        """What `packed` gave."""
+        branch, seqno, purge_seqno, epoch, log, marks = numbers
+        entries = zip(log[::2], log[1::2], strict=True)
+        token = ResumeToken(
+            BranchId(branch),
+            Seqno(seqno),
+            SnapshotRange.at(Seqno(seqno)),
+            Seqno(purge_seqno),
+            FailoverLog.of(*entries) if log else None,
+        )
+        places = zip(marks[::2], marks[1::2], strict=True)
+        held = tuple(Boundary(BranchId(uuid), Seqno(at)) for uuid, at in places)
+        return cls(token, epoch, Boundaries(held, limit=max(BOUNDARIES_KEPT, len(held))))
+
+
+def _pair_text(uuid: int, seqno: int) -> str:
+    return f'["{uuid:016x}","{seqno}"]'
 
 
 START: Final = Position()

@@ -69,12 +69,12 @@ class Progress:
         if isinstance(news, Opened):
             self._open(news.vbucket, news.log)
         elif isinstance(news, Completed):
-            position = self.positions[news.vbucket]
-            moved = position.advanced(
+            moved = self.positions[news.vbucket].advanced(
                 news.seqno,
                 self._logs[news.vbucket],
                 boundaries=news.boundaries,
                 purge_seqno=news.purge_seqno,
+                token=news.token,
             )
             self.positions[news.vbucket] = moved
             self._whole[news.vbucket, moved.epoch] = moved.seqno

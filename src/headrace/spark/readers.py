@@ -5,7 +5,8 @@ opened is left out of the pickle.
 
 Rules.
 - Batch: every vbucket from the beginning to where the producer is when the read is planned, whole
-  snapshots. A rollback in the middle fails the task, and Spark reads its part again.
+  snapshots, of the history that lives when a task begins. A rollback in the middle fails the task,
+  and Spark reads its part again.
 - Stream: see `stream_plan` and `reading`. The initial offset is a constant; the first offset of a
   stream that starts elsewhere than at the beginning is an anchor with nothing to read.
 - `latestOffset` waits for news, at most ``pollSeconds``: Spark would ask again every few ms.
@@ -78,40 +79,38 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Ask where everything is now."""
-        from headrace.spark.stream_plan import assignments, grouped, next_offset
+        from headrace.spark.stream_plan import from_the_beginning, grouped
 
         feed = self.factory()
         try:
-            logs = feed.failover_logs(feed.vbuckets())
-            highs = {vb: high for vb, high in feed.high_seqnos().items() if vb in logs}
+            found = from_the_beginning(feed.high_seqnos())
         finally:
             feed.close()
-        end = next_offset(INITIAL, highs, logs, {}, now_ms=0)
-        found = assignments(INITIAL, end)
         count = partition_count(sum(one.size for one in found), self.options.partitions)
         # Spark plans a query without partitions as one that never ran: an empty one is a query too.
         return [Part(tuple(group)) for group in grouped(found, count)] or [Part(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one part, in an executor."""
-        from headrace.spark.reading import Reading
-        from headrace.spark.rows import ROLLBACK
+        from headrace.spark.collector import calm_collector
+        from headrace.spark.reading import Reading, is_rollback
         from headrace.spark.value_columns import with_values
 
         assert isinstance(partition, Part)
         if not partition.assignments:
             return
-        feed = self.factory()
-        try:
-            exact = self.options.snapshots is Snapshots.EXACT
-            reading = Reading(feed, partition.assignments, rollback_epoch=1, exact=exact)
-            for rows in reading.batches():
-                # Batches of rollbacks hold nothing else, and are never joined with others.
-                if rows.column("event")[0].as_py() == ROLLBACK:
-                    raise ConnectionLost("the source was rolled back while it was read; again")
-                yield with_values(rows, self.options.values, self.options.flattening)
-        finally:
-            feed.close()
+        with calm_collector():
+            feed = self.factory()
+            try:
+                exact = self.options.snapshots is Snapshots.EXACT
+                reading = Reading(feed, partition.assignments, rollback_epoch=1, exact=exact)
+                for rows in reading.batches():
+                    # Batches of rollbacks hold nothing else, and are never joined with others.
+                    if is_rollback(rows):
+                        raise ConnectionLost("the source was rolled back while it was read; again")
+                    yield with_values(rows, self.options.values, self.options.flattening)
+            finally:
+                feed.close()
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -296,6 +295,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one part, in an executor, and report what it reached."""
+        from headrace.spark.collector import calm_collector
         from headrace.spark.reading import Reading
         from headrace.spark.value_columns import with_values
 
@@ -303,18 +303,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         address = partition.address or channel.Address()
         known = channel.begin(address, partition.plan, partition.number)
         exact = self.options.snapshots is Snapshots.EXACT
-        feed = self.factory()
-        try:
-            reading = Reading(
-                feed,
-                partition.assignments,
-                rollback_epoch=partition.rollback_epoch,
-                exact=exact,
-                to_latest=not known and not exact,
-            )
-            for rows in reading.batches():
-                yield with_values(rows, self.options.values, self.options.flattening)
-        finally:
-            feed.close()
-        told = channel.Report(reading.reached(), reading.rows, reading.bytes)
-        channel.report(address, partition.plan, partition.number, told)
+        with calm_collector():
+            feed = self.factory()
+            try:
+                reading = Reading(
+                    feed,
+                    partition.assignments,
+                    rollback_epoch=partition.rollback_epoch,
+                    exact=exact,
+                    to_latest=not known and not exact,
+                )
+                for rows in reading.batches():
+                    yield with_values(rows, self.options.values, self.options.flattening)
+            finally:
+                feed.close()
+            told = channel.Report(reading.reached(), reading.rows, reading.bytes)
+            channel.report(address, partition.plan, partition.number, told)

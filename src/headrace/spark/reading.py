@@ -27,10 +27,10 @@ import pyarrow.compute as pc
 
 from headrace.errors import ConnectionLost
 from headrace.history import BranchId, ResumeToken, Seqno, VBucketId
-from headrace.spark.feed import Completed, Finished, Opened, RolledBack, Span
+from headrace.spark.feed import Completed, Finished, Opened, RolledBack, Rows, Span
 from headrace.spark.positions import Position, Reached
 from headrace.spark.progress import Progress
-from headrace.spark.rows import ROLLBACK
+from headrace.spark.rows import ROLLBACK, ROW_SCHEMA, rows_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -39,11 +39,16 @@ if TYPE_CHECKING:
     from headrace.spark.stream_plan import Assignment
 
 BATCH_ROWS: Final = 10_000
-"""Rows of a batch handed to Spark; about here it is fastest."""
+"""Rows up to which small batches are put together."""
+BATCH_ROWS_MAX: Final = 32_768
+"""Rows of a batch handed to Spark: as many as the client gives at once.
+
+To cut a batch in two costs more than to hand over a large one."""
 BATCH_BYTES: Final = 16 << 20
 """Small batches are put together up to this size: Arrow's offsets have 32 bits, and memory ends."""
 ROUNDS_MAX: Final = 16
 """How often vbuckets may be sent back before the source is said not to come to rest."""
+_EVENT: Final = ROW_SCHEMA.get_field_index("event")
 
 
 class Reading:
@@ -79,7 +84,7 @@ class Reading:
             rows = progress.planned_rows()
             assert rows is not None, "there are planned withdrawals"
             yield self._counted(rows)
-        planned_on = {one.vbucket: one.branch for one in self._assignments}
+        planned_on = {one.vbucket: one.branch for one in self._assignments if one.branch}
         spans, returned = self._checked(spans, planned_on)
         yield from returned
         for _ in range(ROUNDS_MAX):
@@ -134,7 +139,7 @@ class Reading:
                 found.append(span)
                 continue
             position = span.position
-            stale = logs[vb].newest.uuid != planned_on[vb]
+            stale = logs[vb].newest.uuid != planned_on.get(vb, logs[vb].newest.uuid)
             base = honest[vb] if stale else position
             settled, withdrawal = base.reconciled(
                 vb, logs[vb], high=highs[vb], epoch=self._rollback_epoch
@@ -179,27 +184,31 @@ class Reading:
         gone = np.zeros(progress.width, np.bool_)
         ends = {span.vbucket: span.end_seqno for span in spans}
         for news in self._feed.drain([s for s in spans if s.end_seqno > s.position.seqno]):
-            if isinstance(news, Opened | RolledBack) and news.vbucket in planned_on:
-                branch = planned_on.pop(news.vbucket)
+            if isinstance(news, Rows):
+                rows = progress.take(news)
+                if rows is not None:
+                    yield from self._cut(rows, spans, gone)
+                continue
+            vb = news.vbucket
+            if vb in planned_on and isinstance(news, Opened | RolledBack):
+                branch = planned_on.pop(vb)
                 if news.log.newest.uuid != branch:
-                    base = honest[news.vbucket]
-                    progress.positions[news.vbucket] = base
+                    base = honest[vb]
+                    progress.positions[vb] = base
                     settled, _ = base.reconciled(
-                        news.vbucket, news.log, high=Seqno(max(base.seqno, news.log.newest.seqno))
+                        vb, news.log, high=Seqno(max(base.seqno, news.log.newest.seqno))
                     )
-                    self.positions[news.vbucket], rows = progress.withdraw(
-                        news.vbucket, settled.seqno, news.log
+                    self.positions[vb], sent_back[vb] = progress.withdraw(
+                        vb, settled.seqno, news.log
                     )
-                    sent_back[news.vbucket] = rows
-                    gone[news.vbucket] = True
-            if not isinstance(news, Finished) and getattr(news, "vbucket", None) in sent_back:
+                    gone[vb] = True
+            if vb in sent_back and not isinstance(news, Finished):
                 continue
             rows = progress.take(news)
             if rows is not None:
                 yield from self._cut(rows, spans, gone)
             if isinstance(news, Completed | RolledBack):
-                position = progress.positions[news.vbucket]
-                self._stand(news.vbucket, position, ends[news.vbucket])
+                self._stand(vb, progress.positions[vb], ends[vb])
         left = {vb: why for vb, why in progress.unfinished.items() if vb not in sent_back}
         if left:
             vbucket, reason = next(iter(left.items()))
@@ -225,7 +234,7 @@ class Reading:
 
     def _counted(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         self.rows += rows.num_rows
-        self.bytes += rows.nbytes
+        self.bytes += rows_size(rows)
         return rows
 
     def reached(self) -> dict[VBucketId, Reached]:
@@ -242,26 +251,32 @@ class Reading:
 
 
 def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of `BATCH_ROWS` at most, small ones put together.
+    """The same rows in batches of `BATCH_ROWS_MAX` at most, small ones put together.
 
     A batch costs Spark about as much as a thousand rows. A rollback stays a batch of its own.
     """
     held: list[pa.RecordBatch] = []
     count = size = 0
     for rows in batches:
-        alone = rows.num_rows > BATCH_ROWS or rows.column("event")[0].as_py() == ROLLBACK
-        count, size = count + rows.num_rows, size + rows.nbytes
+        here = rows_size(rows)
+        alone = rows.num_rows > BATCH_ROWS or is_rollback(rows)
+        count, size = count + rows.num_rows, size + here
         if held and (alone or count > BATCH_ROWS or size > BATCH_BYTES):
             yield held[0] if len(held) == 1 else pa.concat_batches(held)
-            held, count, size = [], rows.num_rows, rows.nbytes
+            held, count, size = [], rows.num_rows, here
         if not alone:
             held.append(rows)
             continue
-        for start in range(0, rows.num_rows, BATCH_ROWS):
-            yield rows.slice(start, BATCH_ROWS)
+        for start in range(0, rows.num_rows, BATCH_ROWS_MAX):
+            yield rows.slice(start, BATCH_ROWS_MAX)
         count = size = 0
     if held:
         yield held[0] if len(held) == 1 else pa.concat_batches(held)
+
+
+def is_rollback(rows: pa.RecordBatch) -> bool:
+    """Whether a batch tells of a rollback: such a one has one row."""
+    return rows.num_rows == 1 and str(rows.column(_EVENT)[0].as_py()) == ROLLBACK
 
 
 def _pretended(one: Assignment) -> Position:

@@ -137,36 +137,66 @@ class RowContext:
 def rows_of(batch: pa.RecordBatch, context: RowContext) -> pa.RecordBatch:
     """The published rows of a batch of the wire, in its order."""
     events = _numbers(batch, "event")
-    if (events == Event.SEQNO_ADVANCED).any():
+    if events.max(initial=0) == Event.SEQNO_ADVANCED:
+        # No event has a greater number.
         batch = batch.filter(pa.array(events != Event.SEQNO_ADVANCED))
         events = _numbers(batch, "event")
+    count = len(events)
+    if not count:
+        return NO_ROWS
+    event = _only(events)
     vbuckets = _numbers(batch, "vbucket").astype(np.int32)
-    seqnos = _numbers(batch, "seqno")
+    runs = Runs.of(vbuckets)
     cas = _column(batch, "cas").view(I64)
     datatypes = _numbers(batch, "datatype")
-    values = _values(_column(batch, "value"), events, datatypes)
+    datatype = _only(datatypes)
+    values = _column(batch, "value")
+    collections = _widened(_column(batch, "collection_id"), I64)
+    if event != Event.MUTATION or datatype is None or datatype & Datatype.SNAPPY:
+        values = _values(values, events, datatypes)
+        collections = _collections(batch, collections, events)
     columns: dict[str, pa.Array] = {
         "vbucket": pa.array(vbuckets),
-        "epoch": pa.array(context.epochs[vbuckets]),
+        "epoch": _epochs(runs, context, count),
         "seqno": _column(batch, "seqno").view(I64),
-        "branch": pa.array(_branches(vbuckets, seqnos, context).view(np.int64)),
-        "event": _NAMES.take(pa.array(events)),
+        "branch": pa.array(_branches(runs, batch, context).view(np.int64)),
+        "event": _names(events, event),
         "key": _texts(_column(batch, "key")),
         "value": values,
         "cas": cas,
         "rev": _column(batch, "rev").view(I64),
-        "datatype": pa.array((datatypes & ~np.uint8(Datatype.SNAPPY)).astype(np.int32)),
-        "collection_id": _collections(batch, events),
-        "system_event": _column(batch, "system_event").cast(I32),
+        "datatype": _datatypes(datatypes, datatype),
+        "collection_id": collections,
+        "system_event": _widened(_column(batch, "system_event"), I32),
         "snapshot_start": _column(batch, "snapshot_start").view(I64),
         "snapshot_end": _column(batch, "snapshot_end").view(I64),
         "event_time": _times(cas),
     }
     for name in ("flags", "expiry", "lock_time", "delete_time", "snapshot_flags"):
-        columns[name] = _column(batch, name).cast(I64)
+        columns[name] = _widened(_column(batch, name), I64)
     return pa.RecordBatch.from_arrays(
         [columns[column.name] for column in ROW_COLUMNS], schema=ROW_SCHEMA
     )
+
+
+NO_ROWS: Final = pa.RecordBatch.from_pylist([], schema=ROW_SCHEMA)
+
+
+def rows_size(rows: pa.RecordBatch) -> int:
+    """About the bytes of rows, from the two columns whose size is not known beforehand.
+
+    `RecordBatch.nbytes` looks at each buffer of every column: as dear as to make the rows.
+    """
+    documents = sum(_bytes_of(rows.column(place)) for place in _PLACES_OF_BYTES)
+    return int(rows.num_rows) * _ROW_BYTES + documents
+
+
+def _bytes_of(column: pa.Array) -> int:
+    """The bytes of the values of a column of texts or bytes."""
+    if not len(column):
+        return 0
+    places = np.frombuffer(column.buffers()[1], np.int32)
+    return int(places[column.offset + len(column)]) - int(places[column.offset])
 
 
 def rollback_rows(withdrawals: Iterable[Withdrawal]) -> pa.RecordBatch:
@@ -198,6 +228,67 @@ def rollback_rows(withdrawals: Iterable[Withdrawal]) -> pa.RecordBatch:
 
 
 _PLACES: Final = {name: place for place, name in enumerate(SCHEMA.names)}
+_PLACES_OF_BYTES: Final = tuple(ROW_SCHEMA.get_field_index(name) for name in ("key", "value"))
+_ROW_BYTES: Final = sum(
+    4 + len(MUTATION) if column.name == "event" else column.type.bit_width // 8
+    for column in ROW_COLUMNS
+    if column.name not in ("key", "value")
+) + 4 * len(_PLACES_OF_BYTES)
+"""Bytes of a row without its key and its value."""
+
+CONSTANT_ROWS: Final = 1 << 15
+"""Rows that one array of equal values is made for."""
+CONSTANTS_MAX: Final = 64
+"""Arrays of equal values that are kept."""
+
+
+class _Constants:
+    """Arrays that hold one value over and over, to be shared by all batches.
+
+    Most columns of most batches say the same in every row. An array that is there already costs
+    nothing, and is still in the processor's cache when it is written.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[pa.DataType, object], pa.Array] = {}
+
+    def of(self, kind: pa.DataType, value: object, count: int) -> pa.Array:
+        """``count`` times the value, None for null."""
+        if count > CONSTANT_ROWS:
+            return pa.repeat(pa.scalar(value, kind), count)
+        whole = self._found.get((kind, value))
+        if whole is None:
+            if len(self._found) >= CONSTANTS_MAX:
+                self._found.clear()
+            whole = pa.repeat(pa.scalar(value, kind), CONSTANT_ROWS)
+            self._found[kind, value] = whole
+        return whole.slice(0, count)
+
+
+constants: Final = _Constants()
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """The rows of a batch as runs of one vbucket each: rows of a vbucket come together."""
+
+    vbuckets: np.ndarray
+    starts: np.ndarray
+    sizes: np.ndarray
+
+    @classmethod
+    def of(cls, vbuckets: np.ndarray) -> Runs:
+        """The runs of at least one row."""
+        changes = (vbuckets[1:] != vbuckets[:-1]).nonzero()[0]
+        edges = np.empty(len(changes) + 2, np.int64)
+        edges[0], edges[-1] = 0, len(vbuckets)
+        np.add(changes, 1, out=edges[1:-1])
+        starts = edges[:-1]
+        return cls(vbuckets[starts], starts, edges[1:] - starts)
+
+    def spread(self, values: np.ndarray) -> np.ndarray:
+        """One value per run as one value per row."""
+        return values.repeat(self.sizes)
 
 
 def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
@@ -209,8 +300,51 @@ def _numbers(batch: pa.RecordBatch, name: str) -> np.ndarray:
     return np.asarray(_column(batch, name).to_numpy(zero_copy_only=False))
 
 
-def _branches(vbuckets: np.ndarray, seqnos: np.ndarray, context: RowContext) -> np.ndarray:
+def _only(numbers: np.ndarray) -> int | None:
+    """The number that all of them are; None if there are several."""
+    least = int(numbers.min())
+    return least if least == numbers.max() else None
+
+
+def _names(events: np.ndarray, only: int | None) -> pa.Array:
+    if only is None:
+        return _NAMES.take(pa.array(events))
+    return constants.of(pa.string(), EVENT_NAMES[Event(only)], len(events))
+
+
+def _datatypes(datatypes: np.ndarray, only: int | None) -> pa.Array:
+    if only is None:
+        return pa.array((datatypes & ~np.uint8(Datatype.SNAPPY)).astype(np.int32))
+    return constants.of(I32, only & ~int(Datatype.SNAPPY), len(datatypes))
+
+
+def _epochs(runs: Runs, context: RowContext, count: int) -> pa.Array:
+    epochs = context.epochs[runs.vbuckets]
+    only = _only(epochs)
+    return pa.array(runs.spread(epochs)) if only is None else constants.of(I64, only, count)
+
+
+def _widened(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """A column of smaller numbers in a wider type."""
+    if column.null_count == len(column):
+        return constants.of(kind, None, len(column))
+    if not column.null_count:
+        only = _only(column.to_numpy(zero_copy_only=False))
+        if only is not None:
+            return constants.of(kind, only, len(column))
+    return column.cast(kind)
+
+
+def _branches(runs: Runs, batch: pa.RecordBatch, context: RowContext) -> np.ndarray:
     """The branch of each row: the newest whose beginning lies below the seqno."""
+    here = runs.vbuckets
+    begins = context.begins[0][here]
+    if not begins.any():
+        return runs.spread(context.uuids[0][here])
+    seqnos = _numbers(batch, "seqno")
+    if (np.minimum.reduceat(seqnos, runs.starts) > begins).all():
+        return runs.spread(context.uuids[0][here])
+    vbuckets = runs.spread(here)
     found: np.ndarray = context.uuids[0][vbuckets]
     below = seqnos <= context.begins[0][vbuckets]
     place = 1
@@ -222,10 +356,20 @@ def _branches(vbuckets: np.ndarray, seqnos: np.ndarray, context: RowContext) -> 
 
 
 def _texts(keys: pa.Array) -> pa.Array:
+    _, places, data = keys.buffers()
+    if data is not None and len(keys):
+        ends = np.frombuffer(places, np.int32)
+        letters = np.frombuffer(data, np.uint8)[ends[keys.offset] : ends[keys.offset + len(keys)]]
+        if letters.size and letters.max() < _NOT_ASCII and not keys.null_count:
+            # ASCII is UTF-8: one look at all bytes instead of one at each key.
+            return pa.StringArray.from_buffers(len(keys), places, data, offset=keys.offset)
     try:
         return keys.cast(pa.string())
     except pa.ArrowInvalid:
         return pa.array([_text(key) for key in keys.to_pylist()], pa.string())
+
+
+_NOT_ASCII: Final = 0x80
 
 
 def _text(key: bytes) -> str:
@@ -267,14 +411,12 @@ def _values(values: pa.Array, events: np.ndarray, datatypes: np.ndarray) -> pa.A
 def _times(cas: pa.Array) -> pa.Array:
     """The time a CAS tells, to the microsecond; null for 0 and for numbers that are no clock."""
     nanoseconds = cas.to_numpy(zero_copy_only=False)
-    unknown = nanoseconds <= 0
-    times = pa.array(nanoseconds // 1000, mask=unknown if unknown.any() else None)
-    return times.cast(TIME)
+    unknown = nanoseconds <= 0 if nanoseconds.min() <= 0 else None
+    return pa.array(nanoseconds // 1000, mask=unknown).view(TIME)
 
 
-def _collections(batch: pa.RecordBatch, events: np.ndarray) -> pa.Array:
+def _collections(batch: pa.RecordBatch, collections: pa.Array, events: np.ndarray) -> pa.Array:
     """The collection of each row; of a system event the one it is about."""
-    collections = _column(batch, "collection_id").cast(I64)
     system = events == Event.SYSTEM_EVENT
     if not system.any():
         return collections

@@ -27,7 +27,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from headrace.history import NO_SEQNO, BranchId, ResumeToken, Seqno, VBucketId
+from headrace.history import NO_BRANCH, NO_SEQNO, BranchId, ResumeToken, Seqno, VBucketId
 from headrace.spark.offsets import Entry, Fall, Offset, thinned
 from headrace.spark.positions import START, Claim, Withdrawal
 
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 class Assignment:
     """One vbucket of one batch, for one task.
 
-    ``claim`` is where to begin, ``branch`` the newest one when the batch was planned.
-    ``withdrawal`` was planned: its row comes first.
+    ``claim`` is where to begin, ``branch`` the newest one when the batch was planned; NO_BRANCH
+    where it does not matter. ``withdrawal`` was planned: its row comes first.
     """
 
     vbucket: VBucketId
@@ -178,6 +178,15 @@ def assignments(start: Offset, end: Offset) -> list[Assignment]:
         if one.size or withdrawal is not None:
             found.append(one)
     return found
+
+
+def from_the_beginning(highs: Mapping[VBucketId, Seqno]) -> list[Assignment]:
+    """What one read of everything reads, whatever history its tasks find.
+
+    A task that is tried again gives all its rows again, so none of an older history can be left.
+    """
+    claim = Claim(START.branch, NO_SEQNO, thinned(START), known=True)
+    return [Assignment(vb, claim, NO_BRANCH, high) for vb, high in highs.items() if high]
 
 
 def _begun_on(before: Entry | None, entry: Entry) -> BranchId:
