@@ -36,9 +36,9 @@ from benchmarks.harness import Run, Skip, Value, figure
 from tools.foreign_clients import PROGRAMS, ToolMissing, command_of
 
 TURNS: Final = 2
-ROUNDS: Final = {"arrow": 2, "raw": 2, "go": 2, "java": 3, "objects": 1}
+ROUNDS: Final = {"arrow": 3, "raw": 3, "go": 3, "java": 3, "objects": 1}
 """Reader -> drains within its process, of which the last counts; a JIT needs most."""
-OBJECTS_PART: Final = 4
+OBJECTS_PART: Final = 16
 """Objects take long, so that they read a bucket with so many times fewer documents."""
 DRAIN_SECONDS_MAX: Final = 600
 OURS: Final = ("arrow", "objects", "raw")

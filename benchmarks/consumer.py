@@ -3,7 +3,12 @@
 One node (`headrace serve --memory`, a process of its own) holds the documents: 64 vbuckets, JSON
 values of 64, 256 or 1024 bytes. Each reading streams all of them from the beginning to now over one
 connection. CPU time of our process alone (the node's is not in it): the link, the handshake, the
-questions before it and the keeper thread are; a reading is long enough that they do not matter.
+questions before it, 64 streams and the keeper thread are. A reading is a gigabyte (what 256-byte
+documents take on the wire: 850 MB), long enough that these do not matter much.
+
+`stream_us`: what does matter where documents are few: CPU for one stream from its request to its
+end (request, reply with its log, marker, a dozen rows, end, the position kept), in a bucket of
+1,024 vbuckets, all else of such a reading included.
 
 `arrow_vs_raw_recv`: `bucket.changes` in batches of whole snapshots, flow control on; against the
 same streams requested by the same connection, read with `recv_into` a 4 MB buffer, never looked at
@@ -12,21 +17,20 @@ and not acknowledged. 1.0 would mean that framing, Arrow, snapshots and tokens a
 `arrow_vs_go`, `arrow_vs_java` and their bounds `raw_recv_vs_go`, `raw_recv_vs_java`,
 `objects_vs_arrow`, rates and memory of all readers: `_consumer_foreign.py` tells how.
 
-All figures of one size fit into a minute of a machine that does nothing else
-(`python -m benchmarks --only consumer.` takes three).
+All figures of one size fit into three minutes of a machine that does nothing else.
 
 `arrow_memory`: highest resident size (VmHWM, which is of that process alone) of a process that
 connects once and reads everything with `bucket.changes`, its libraries included. It is made of and
 bounded by: the interpreter, numpy and Arrow; the kernel's loader; one receive buffer of 4 MB per
 node; rows of unfinished snapshots (at most ``shelf_memory``; two backfills run at a time unless
-they are small); what the producer may send ahead (``window``, 10 MB per node); and the blocks kept
+they are small); what the producer may send ahead (``window``, 24 MB per node); and the blocks kept
 for the next batches (`headrace.columns.block.POOL_SIZE_MAX`). How many documents there are does not
 matter.
 
 Both sides of `arrow_vs_raw_recv` read from the same node over the same kind of link in one process,
 and only this process's CPU time counts, so that a node which is slower than its reader shows in
 neither. Waiting costs both the same few calls; the raw reader wakes up more often, because ours
-waits for a megabyte while bytes pour in.
+waits for megabytes while bytes pour in.
 """
 
 from __future__ import annotations
@@ -95,7 +99,7 @@ BUFFER_SIZE: Final = 4 << 20
 START_SECONDS: Final = 60.0
 ENOUGH: Final = 0.99
 """Part of the bytes of one reading that counts as all of another."""
-TARGET_SIZE: Final = 256 << 20
+TARGET_SIZE: Final = 1 << 30
 """Bytes of values that a full run streams."""
 LOGIN: Final = re.compile(r"(Administrator) / (\S+)")
 LOGINS: Final[dict[str, tuple[str, str]]] = {}
@@ -104,13 +108,14 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 
 
 @functools.cache
-def node_with(value_size: int, documents: int) -> str:
+def node_with(value_size: int, documents: int, vbuckets: int = 64) -> str:
     """Start a node, fill it and return the URL of its bucket; it stops with this process."""
     directory = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     port_file, log = directory / "port", directory / "log"
     command = [sys.executable, "-m", "headrace", "serve", "--memory", "--port", "0"]
-    command += ["--port-file", str(port_file), "--vbuckets", "64", "--memory-quota-mb", "2048"]
+    command += ["--port-file", str(port_file), "--vbuckets", str(vbuckets)]
+    command += ["--memory-quota-mb", "6144"]
     with log.open("wb") as stream:
         process = subprocess.Popen(command, stdout=stream, stderr=stream)  # noqa: S603 - our words
     atexit.register(process.kill)
@@ -240,6 +245,16 @@ def raw_256(run: Run) -> Value:
 def raw_1024(run: Run) -> Value:
     """Arrow against raw bytes, values of 1024 bytes."""
     return against_raw(run, 1024)
+
+
+@figure("consumer.stream_us", unit="us", goal=None, better="lower")
+def stream_us(run: Run) -> Value:
+    """CPU for one stream of a dozen rows, from its request to its end."""
+    vbuckets = run.pick(full=1024, quick=64)
+    documents = 12 * vbuckets
+    url = node_with(64, documents, vbuckets)
+    taken = run.time(lambda: read_arrow(url, documents)).seconds
+    return Value(taken.value / vbuckets * 1e6, taken.runs)
 
 
 @figure("consumer.arrow_memory.256", unit="MB", goal=200, better="lower")
