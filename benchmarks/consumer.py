@@ -23,7 +23,7 @@ All figures of one size fit into three minutes of a machine that does nothing el
 connects once and reads everything with `bucket.changes`, its libraries included. It is made of and
 bounded by: the interpreter, numpy and Arrow; the kernel's loader; one receive buffer of 4 MB per
 node; rows of unfinished snapshots (at most ``shelf_memory``; two backfills run at a time unless
-they are small); what the producer may send ahead (``window``, 24 MB per node); and the blocks kept
+they are small); what the producer may send ahead (``window``, 20 MB per node); and the blocks kept
 for the next batches (`headrace.columns.block.POOL_SIZE_MAX`). How many documents there are does not
 matter.
 

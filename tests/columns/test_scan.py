@@ -89,7 +89,7 @@ def test_a_frame_longer_than_the_window_is_taken_alone() -> None:
     ("options", "text"),
     [
         ({"window": 1}, "window is 1, allowed: 24 to 67108864"),
-        ({"rows_max": 0}, "rows_max is 0, allowed: 1 to 65536"),
+        ({"rows_max": 0}, "rows_max is 0, allowed: 1 to 49152"),
         ({"rows_max": ROWS_MAX + 1}, f"rows_max is {ROWS_MAX + 1}"),
         ({"body_size_max": 1 << 30}, "body_size_max is 1073741824"),
         ({"others_max": 0}, "others_max is 0"),

@@ -47,7 +47,7 @@ POURING: Final = 128 << 10
 GATHER_SIZE: Final = 3 << 20
 """Bytes that are worth waking up for while they pour in; a system's buffers hold few more."""
 GATHER_WAITS: Final = 3
-TURN_SIZE: Final = 8 << 20
+TURN_SIZE: Final = 6 << 20
 """Bytes that become one batch while they pour in: a turn costs the same for few as for many, some
 hundred microseconds, because a scan leaves nothing of the interpreter in the caches."""
 TURN_WAITS: Final = 8

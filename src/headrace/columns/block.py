@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
     Memory: TypeAlias = NDArray[np.uint8]
 
-ROWS_MAX: Final = 65_536
-"""Most rows of a batch: about 8 MB of small documents."""
+ROWS_MAX: Final = 49_152
+"""Most rows of a batch: about 6 MB of small documents."""
 OTHERS_MAX: Final = 16_384
 """Most frames one scan hands back."""
 OTHER: Final = np.dtype(
@@ -57,10 +57,10 @@ OTHER_ROW: Final = 12
 """Where ``row`` stands in it."""
 SLACK: Final = 64
 """Bytes behind the payload that a copy in whole vectors may write over."""
-PAYLOADS: Final = (64 * 1024, 512 * 1024, 4 * 1024 * 1024, 8 * 1024 * 1024)
+PAYLOADS: Final = (64 * 1024, 512 * 1024, 4 * 1024 * 1024, 6 * 1024 * 1024)
 """Sizes of input that blocks are made for; larger ones, for frames of their own, are doubled."""
 PAYLOAD_MIN: Final = PAYLOADS[0]
-POOL_SIZE_MAX: Final = 48 * 1024 * 1024
+POOL_SIZE_MAX: Final = 40 * 1024 * 1024
 
 PREFIX_SIZE: Final = 8
 BODY: Final = 4096

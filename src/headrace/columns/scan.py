@@ -83,7 +83,7 @@ if TYPE_CHECKING:
 
     Buffer: TypeAlias = bytes | bytearray | memoryview | NDArray[np.uint8]
 
-WINDOW: Final = 8 * 1024 * 1024
+WINDOW: Final = 6 * 1024 * 1024
 """Bytes one scan looks at: a batch of a few thousand to `ROWS_MAX` rows."""
 WINDOW_MAX: Final = 64 * 1024 * 1024
 """Largest window and largest frame: inflated 22 times it still has 32-bit offsets."""

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from headrace.wire.message import Request
 
 NAME_SIZE_MAX: Final = 200
-WINDOW: Final = 24 * 1024 * 1024
+WINDOW: Final = 20 * 1024 * 1024
 AGENT: Final = "headrace"
 
 FEATURE_DIALECTS: Final[tuple[tuple[Feature, Dialect], ...]] = (
