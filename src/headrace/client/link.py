@@ -207,7 +207,9 @@ class Link:
             total, said = road.receive(descriptor, wanted)
             if said not in _LATER or total >= wanted or (not came and total - had < POURING):
                 break
-        self._wake_for(1)
+        if total < POURING:
+            # An owner who sleeps on the socket now must wake for the next byte.
+            self._wake_for(1)
         taken, self._at, self._filled = road.finish(self._view, now=now)
         self.received += total
         self._drained = said is not None

@@ -37,6 +37,7 @@ import os
 import sys
 from dataclasses import dataclass, field
 from functools import cache
+from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -97,6 +98,10 @@ _NO_OTHERS: Final = np.empty(0, dtype=OTHER)
 _EMPTY: Final = pa.RecordBatch.from_arrays(
     [pa.array([], type=field.type) for field in SCHEMA], schema=SCHEMA
 )
+_TWO, _THREE, _FIVE = Struct("=2q"), Struct("=3q"), Struct("=5q")
+_NOTHING_FOUND: Final = (*(0 for _ in range(Context.CONSUMED + 1, Context.SEEN_ALL)), -1)
+"""The numbers of how far a scan came, behind the first, when it begins."""
+_COUNTS: Final = Struct(f"={1 + len(_NOTHING_FOUND)}q")
 _BROKEN_HEADERS: Final = frozenset({Stop.MAGIC, Stop.BODY, Stop.LENGTHS})
 
 
@@ -165,6 +170,11 @@ def _kernel() -> Callable[..., int]:
     return code_of("headrace.columns.gather", "scan_frames", 1)
 
 
+def _address_of(memory: NDArray[np.uint8]) -> int:
+    address: int = memory.__array_interface__["data"][0]
+    return address
+
+
 @cache
 def _functions() -> tuple[int, int]:
     """The addresses of the C library's ``recv`` and of what tells the place of ``errno``.
@@ -224,6 +234,8 @@ class Scanner:
             if not least <= number <= limit:
                 raise ConfigError(f"{name} is {number}, allowed: {least} to {limit}")
         self._scan_frames = _kernel()
+        self._memory: NDArray[np.uint8] | None = None
+        self._memory_address = 0
         self._gathering: tuple[NDArray[np.uint8], Block, int] | None = None
         self._pool = BlockPool() if pool is None else pool
         self._inflate = inflate
@@ -239,6 +251,7 @@ class Scanner:
         self._runs = fresh_pages(8 * RUN_NUMBERS * ROWS_MAX).view(np.int64)
         self._context = np.zeros(Context.FIRST_NULLS + len(PRESENCES), dtype=np.int64)
         self._context_address = int(self._context.ctypes.data)
+        self._context_bytes = self._context.data
         for number, value in (
             (Context.FORMS, self._forms.forms.ctypes.data),
             (Context.INDEX, self._forms.index.ctypes.data),
@@ -271,7 +284,7 @@ class Scanner:
         source = np.frombuffer(buffer, dtype=np.uint8)
         size = min(source.size, self._reach(source))
         block = self._pool.lend(size)
-        self._aim(source, 0, size, block)
+        self._aim(_address_of(source), 0, size, block)
         stop = self._run()
         numbers = self._context.tolist()
         return self._result(stop, source, numbers, block, numbers[Context.CONSUMED])
@@ -285,8 +298,9 @@ class Scanner:
         """
         assert self._error is None
         block = self._pool.lend(self._window)
-        self._aim(memory, at, filled, block)
-        self._context[Context.ROOM] = memory.size
+        if memory is not self._memory:
+            self._memory, self._memory_address = memory, _address_of(memory)
+        self._aim(self._memory_address, at, filled, block)
         self._gathering = (memory, block, filled - at)
 
     def receive(self, descriptor: int, limit: int) -> int | None:
@@ -296,14 +310,12 @@ class Scanner:
         end, or the number of an error, such as EAGAIN while there is nothing more.
         """
         assert self._gathering is not None
-        _, _, pending = self._gathering
-        context = self._context
-        context[Context.SOCKET] = descriptor
-        context[Context.LIMIT] = min(limit, self._window - pending)
-        context[Context.RECEIVE], context[Context.ERRNO] = _functions()
+        memory, _, pending = self._gathering
+        numbers = (*_functions(), descriptor, memory.size, min(limit, self._window - pending))
+        _FIVE.pack_into(self._context_bytes, 8 * Context.RECEIVE, *numbers)
         stop = self._run()
-        context[Context.RECEIVE] = 0
-        return int(context[Context.FAILURE]) if stop == Stop.DRY else None
+        self._context[Context.RECEIVE] = 0
+        return int(self._context[Context.FAILURE]) if stop == Stop.DRY else None
 
     @property
     def received(self) -> int:
@@ -398,17 +410,15 @@ class Scanner:
         body = int.from_bytes(source[8:12].tobytes(), "big")
         return max(self._window, HEADER_SIZE + min(body, self._body_size_max))
 
-    def _aim(self, source: NDArray[np.uint8], at: int, filled: int, block: Block) -> None:
+    def _aim(self, address: int, at: int, filled: int, block: Block) -> None:
         """Let the context name the bytes to scan and the block to fill."""
-        context = self._context
-        context[Context.CONSUMED : Context.SEEN_ALL] = 0
-        context[Context.CONSUMED] = at
-        context[Context.SEEN_ALL] = -1
-        context[Context.SOURCE] = source.__array_interface__["data"][0]
-        context[Context.SOURCE_SIZE] = filled
-        context[Context.BLOCK] = block.address
-        context[Context.KEYS] = block.address + PAYLOAD
-        context[Context.VALUES] = block.address + value_place(block.payload)
+        context, place = self._context_bytes, block.address
+        # Few calls: these are made when the scan before has emptied the caches.
+        _TWO.pack_into(context, 8 * Context.SOURCE, address, filled)
+        _THREE.pack_into(
+            context, 8 * Context.BLOCK, place, place + PAYLOAD, place + value_place(block.payload)
+        )
+        _COUNTS.pack_into(context, 8 * Context.CONSUMED, at, *_NOTHING_FOUND)
 
     def _run(self) -> int:
         while (stop := self._scan_frames(self._context_address)) == Stop.GROW:
