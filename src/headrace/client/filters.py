@@ -77,11 +77,11 @@ class Filter:
         return self.where is None or self.where(row_of(change))
 
     def _event_mask(self, batch: pa.RecordBatch) -> pa.Array | None:
+        if self.kinds is None and not batch.column(_FLAGS).null_count:
+            # Nearly every batch is documents only, which all have flags: look before copying.
+            return None
         events = batch.column(_EVENT)
         if self.kinds is None:
-            # Nearly every batch is documents only, which all have flags: look before copying.
-            if not batch.column(_FLAGS).null_count:
-                return None
             if not batch.num_rows or events.to_numpy().max() < Event.SEQNO_ADVANCED:
                 return None
             return pc.not_equal(events, pa.scalar(Event.SEQNO_ADVANCED, pa.uint8()))
