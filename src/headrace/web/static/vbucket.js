@@ -33,8 +33,10 @@ export class Detail {
     this.vbucket = vbucket;
     setText($("detail-title"), `Vbucket ${vbucket}`);
     $("detail-close").hidden = false;
+    const held = document.activeElement;
     await this.refresh(true);
-    if (focus) {
+    // Whoever went on meanwhile is not called back.
+    if (focus && [held, document.body].includes(document.activeElement)) {
       $("detail").focus({ preventScroll: true });
       $("detail-title").scrollIntoView({ block: "nearest" });
     }
