@@ -11,7 +11,7 @@ from tests.browser.steps import log_in, open_vbucket, write
 from tools.live import loading
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Page, Route
 
     from tools.live import Served
 
@@ -133,6 +133,26 @@ def test_the_open_dialogs_can_be_read_too(page: Page) -> None:
         page.emulate_media(color_scheme=scheme)
         contrasts = page.evaluate(CONTRASTS)
         assert [one for one in contrasts if one[1] < CONTRAST_MIN] == []
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_an_answer_takes_the_focus_only_from_who_waited_for_it(
+    goes_on: bool, page: Page, served: Served
+) -> None:
+    write(served, 5, 3)
+    held: list[Route] = []
+    page.route("**/api/vbucket?*", lambda route: held.append(route))
+    open_vbucket(page, 5)
+    page.wait_for_function("() => document.activeElement.id === 'goto-number'")
+    if goes_on:
+        page.locator(".skip").focus()
+    for route in held:
+        route.continue_()
+    page.unroute("**/api/vbucket?*")
+    page.locator("#detail-state", has_text="active").wait_for()
+    page.wait_for_timeout(100)
+    focused = page.evaluate("document.activeElement.id || document.activeElement.className")
+    assert focused == ("skip" if goes_on else "detail")
 
 
 def test_the_focus_is_seen_on_everything_it_stops_at(busy: Page) -> None:
