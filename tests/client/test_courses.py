@@ -142,7 +142,7 @@ def test_backfills_take_turns() -> None:
 
 def test_large_backfills_run_two_at_a_time_and_small_ones_many() -> None:
     """Unfinished snapshots are what has to be held: few items of many vbuckets are no burden."""
-    for high, running in ((1_000_000, 2), (25_000, 3), (10, 8)):
+    for high, running in ((1_000_000, 2), (12_000, 3), (10, 8)):
         courses = made(
             *(course_of(v, BEGINNING, high_seqno=high) for v in range(20)),
             active=(0,) * 20,

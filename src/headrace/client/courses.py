@@ -53,7 +53,7 @@ IDLE_SECONDS: Final = 0.5
 """Until a node is tried again that the map names and no course waits for yet."""
 BACKFILLS_MAX: Final = 64
 BACKFILLS_MIN: Final = 2
-BACKFILL_ITEMS: Final = 65_536
+BACKFILL_ITEMS: Final = 32_768
 EXTENSIONS_MAX: Final = 8
 """How often a course may ask for the rest of a snapshot that its stream ended inside."""
 FATAL: Final = frozenset(
