@@ -185,6 +185,8 @@ def test_small_batches_are_put_together_in_order(monkeypatch: pytest.MonkeyPatch
 def test_a_rollback_is_a_batch_of_its_own() -> None:
     parts = [run_of(1, 2), batch(("rollback", 1)), run_of(2, 1), run_of(3, 1)]
     assert seqnos(joined(parts)) == [[1, 2], [1], [2, 3]]
+    several = batch(("rollback", 1), ("rollback", 4))
+    assert seqnos(joined([run_of(1, 2), several, run_of(5, 1)])) == [[1, 2], [1, 4], [5]]
 
 
 def test_large_values_are_not_put_together(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ Rules.
 - A vbucket that is given up after ``patience_seconds`` without movement ends its span incomplete.
 - The password is in no text: `ClientFactory.describe` and its repr leave it out.
 
-Imports: client, columns, errors, history, spark.feed.
+Imports: client, columns, errors, history, spark.feed, spark.rows.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from headrace.columns.schema import SCHEMA
 from headrace.errors import ConnectionLost, HeadraceError
 from headrace.history import NO_BRANCH, NO_SEQNO, FailoverLog, ResumeToken, Seqno, VBucketId
 from headrace.spark.feed import Completed, Finished, News, Opened, RolledBack, Rows, Span
+from headrace.spark.rows import Runs
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -148,10 +149,8 @@ class _Drain:
                 yield from completed
                 yield self._rolled_back(given, reader)
                 return True
-            numbers = given.column(_VBUCKET).to_numpy()
-            changes = (numbers[1:] != numbers[:-1]).nonzero()[0]
             # The rows of a vbucket come together: these are few.
-            here = sorted({int(numbers[0]), *numbers[changes + 1].tolist()})
+            here = sorted(set(Runs.of(given.column(_VBUCKET).to_numpy()).values.tolist()))
             # Only these: to look at every vbucket for every batch costs more than to decode it.
             completed = self._moved(reader, here)
             yield from self._openings(here)

@@ -19,7 +19,6 @@ spark.progress, spark.rows.
 
 from __future__ import annotations
 
-import itertools
 import json
 import uuid
 from dataclasses import asdict, dataclass
@@ -37,7 +36,7 @@ from headrace.spark.feed import Completed
 from headrace.spark.planning import span_size
 from headrace.spark.positions import Position, Withdrawal
 from headrace.spark.progress import Progress, whole_rows
-from headrace.spark.rows import I64, ROW_SCHEMA, constants, rows_size
+from headrace.spark.rows import I64, ROW_SCHEMA, Runs, constants, rows_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -238,7 +237,7 @@ def _measured(footer: pq.FileMetaData) -> tuple[dict[str, int], dict[str, int]]:
 
 @dataclass(frozen=True)
 class LandingTask:
-    """Drain these spans, part by part, and write their files."""
+    """Drain the spans of these parts together, and write their files."""
 
     factory: FeedFactory
     table: str
@@ -303,13 +302,12 @@ class _PartFiles:
     def write(self, rows: pa.RecordBatch) -> None:
         """Add rows to the files of their parts."""
         self.bytes += rows_size(rows)
-        parts = self._part_of[rows.column(_VBUCKET).to_numpy()]
-        edges = [0, *((parts[1:] != parts[:-1]).nonzero()[0] + 1).tolist(), len(parts)]
-        for start, stop in itertools.pairwise(edges):
-            part = int(parts[start])
+        runs = Runs.of(self._part_of[rows.column(_VBUCKET).to_numpy()])
+        places = (runs.values.tolist(), runs.starts.tolist(), runs.sizes.tolist())
+        for part, start, size in zip(*places, strict=True):
             if part not in self._open:
                 self._open[part] = RowFile(self._table, part, self._turn)
-            self._open[part].write(rows if len(edges) == 2 else rows.slice(start, stop - start))
+            self._open[part].write(rows.slice(start, size))
 
     def reach(self, vbucket: VBucketId, seqno: Seqno) -> None:
         """Close the file of a part whose last vbucket has come to its end."""

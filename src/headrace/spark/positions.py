@@ -31,9 +31,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from headrace.history import (
-    BOUNDARIES_FORMAT,
     NO_SEQNO,
-    TOKEN_FORMAT,
     ZERO,
     Boundaries,
     Boundary,
@@ -201,17 +199,7 @@ class Position:
 
     def to_text(self) -> str:
         """The position as canonical JSON."""
-        # `canonical_json(self.to_json())`, written out: a turn does this for every vbucket.
-        token = self.token
-        log = ",".join(_pair_text(entry.uuid, entry.seqno) for entry in token.log or ())
-        marks = ",".join(_pair_text(mark.branch, mark.seqno) for mark in self.boundaries)
-        return (
-            f'{{"boundaries":{{"format":{BOUNDARIES_FORMAT},"marks":[{marks}]}},'
-            f'"epoch":"{self.epoch}","format":{POSITION_FORMAT},'
-            f'"token":{{"branch":"{token.branch:016x}","format":{TOKEN_FORMAT},"log":[{log}],'
-            f'"purge_seqno":"{token.purge_seqno}","seqno":"{token.seqno}",'
-            f'"snapshot":["{token.snapshot.start}","{token.snapshot.end}"]}}}}'
-        )
+        return canonical_json(self.to_json())
 
     @classmethod
     def from_text(cls, text: str) -> Position:
@@ -245,10 +233,6 @@ class Position:
         places = zip(marks[::2], marks[1::2], strict=True)
         held = tuple(Boundary(BranchId(uuid), Seqno(at)) for uuid, at in places)
         return cls(token, epoch, Boundaries(held, limit=max(BOUNDARIES_KEPT, len(held))))
-
-
-def _pair_text(uuid: int, seqno: int) -> str:
-    return f'["{uuid:016x}","{seqno}"]'
 
 
 START: Final = Position()

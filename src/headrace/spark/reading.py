@@ -14,7 +14,7 @@ Rules.
 - A vbucket that cannot be read to its planned end is a ConnectionLost: Spark has already promised
   that end, so to go on without it would lose rows.
 
-Imports: errors, history, spark.feed, spark.positions, spark.progress, spark.stream_plan.
+Imports: columns, errors, history, spark.feed, spark.positions, spark.progress, spark.stream_plan.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.columns.block import ROWS_MAX
 from headrace.errors import ConnectionLost
 from headrace.history import BranchId, ResumeToken, Seqno, VBucketId
 from headrace.spark.feed import Completed, Finished, Opened, RolledBack, Rows, Span
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 BATCH_ROWS: Final = 10_000
 """Rows up to which small batches are put together."""
-BATCH_ROWS_MAX: Final = 32_768
+BATCH_ROWS_MAX: Final = ROWS_MAX
 """Rows of a batch handed to Spark: as many as the client gives at once.
 
 To cut a batch in two costs more than to hand over a large one."""
@@ -275,8 +276,8 @@ def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def is_rollback(rows: pa.RecordBatch) -> bool:
-    """Whether a batch tells of a rollback: such a one has one row."""
-    return rows.num_rows == 1 and str(rows.column(_EVENT)[0].as_py()) == ROLLBACK
+    """Whether a batch tells of rollbacks: then of nothing else."""
+    return rows.num_rows > 0 and str(rows.column(_EVENT)[0].as_py()) == ROLLBACK
 
 
 def _pretended(one: Assignment) -> Position:

@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.columns.block import ROWS_MAX
 from headrace.columns.schema import SCHEMA, Event
 from headrace.history import canonical_json
 from headrace.wire.opcodes import Datatype, SystemEventId
@@ -236,7 +237,7 @@ _ROW_BYTES: Final = sum(
 ) + 4 * len(_PLACES_OF_BYTES)
 """Bytes of a row without its key and its value."""
 
-CONSTANT_ROWS: Final = 1 << 15
+CONSTANT_ROWS: Final = ROWS_MAX
 """Rows that one array of equal values is made for."""
 CONSTANTS_MAX: Final = 64
 """Arrays of equal values that are kept."""
@@ -270,21 +271,21 @@ constants: Final = _Constants()
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """The rows of a batch as runs of one vbucket each: rows of a vbucket come together."""
+    """The rows of a batch as runs of one value each: rows of a vbucket come together."""
 
-    vbuckets: np.ndarray
+    values: np.ndarray
     starts: np.ndarray
     sizes: np.ndarray
 
     @classmethod
-    def of(cls, vbuckets: np.ndarray) -> Runs:
+    def of(cls, numbers: np.ndarray) -> Runs:
         """The runs of at least one row."""
-        changes = (vbuckets[1:] != vbuckets[:-1]).nonzero()[0]
+        changes = (numbers[1:] != numbers[:-1]).nonzero()[0]
         edges = np.empty(len(changes) + 2, np.int64)
-        edges[0], edges[-1] = 0, len(vbuckets)
+        edges[0], edges[-1] = 0, len(numbers)
         np.add(changes, 1, out=edges[1:-1])
         starts = edges[:-1]
-        return cls(vbuckets[starts], starts, edges[1:] - starts)
+        return cls(numbers[starts], starts, edges[1:] - starts)
 
     def spread(self, values: np.ndarray) -> np.ndarray:
         """One value per run as one value per row."""
@@ -319,7 +320,7 @@ def _datatypes(datatypes: np.ndarray, only: int | None) -> pa.Array:
 
 
 def _epochs(runs: Runs, context: RowContext, count: int) -> pa.Array:
-    epochs = context.epochs[runs.vbuckets]
+    epochs = context.epochs[runs.values]
     only = _only(epochs)
     return pa.array(runs.spread(epochs)) if only is None else constants.of(I64, only, count)
 
@@ -337,7 +338,7 @@ def _widened(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def _branches(runs: Runs, batch: pa.RecordBatch, context: RowContext) -> np.ndarray:
     """The branch of each row: the newest whose beginning lies below the seqno."""
-    here = runs.vbuckets
+    here = runs.values
     begins = context.begins[0][here]
     if not begins.any():
         return runs.spread(context.uuids[0][here])
