@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,7 +28,6 @@ from tests.node.running import RunningNode, running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 SECRET = "correct horse"  # noqa: S105 - of nobody
 FOUR = (BucketConfig(settings=BucketSettings(vbuckets=4)),)
@@ -57,6 +59,27 @@ def test_the_package_exports_connect_without_loading_anything_before() -> None:
     assert headrace.connect is connect
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         headrace.nothing  # noqa: B018 - that it raises is the point
+
+
+def test_reading_loads_no_pandas_which_costs_more_than_all_else(
+    node: RunningNode, bucket: Bucket
+) -> None:
+    pytest.importorskip("pandas")
+    put(bucket, Document(b"light", b"{}"))
+    script = (
+        "import sys\n"
+        f"sys.path.insert(0, {str(Path(headrace.__file__).parent.parent)!r})\n"
+        "import headrace\n"
+        f"with headrace.connect('couchbase://127.0.0.1:{node.port}/default') as bucket:\n"
+        "    span = {'since': 'beginning', 'until': 'now'}\n"
+        "    rows = sum(batch.num_rows for batch in bucket.changes(**span))\n"
+        "    changes = sum(1 for _ in bucket.follow(**span))\n"
+        "print(rows == changes > 0, 'pandas' in sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout.split() == ["True", "False"], done.stderr
 
 
 def test_a_bucket_must_be_named(node: RunningNode) -> None:

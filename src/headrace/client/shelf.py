@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import ipc
 
-from headrace.columns.schema import SCHEMA
+from headrace.columns.schema import NO_ROWS, SCHEMA
 from headrace.errors import StoreError
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class Shelf:
         """Let everything of the vbucket leave: it stands at a boundary."""
         held = self._waiting.pop(vbucket, None)
         if held is None or not (held.parts or held.file):
-            alone = _Part(vbucket, self._order + 1, _EMPTY, 0, 0, 0, position=(vbucket, position))
+            alone = _Part(vbucket, self._order + 1, NO_ROWS, 0, 0, 0, position=(vbucket, position))
             self._ready.append(alone)
             return
         self._size -= held.size
@@ -194,7 +194,7 @@ class Shelf:
             last.partial -= last.positions.keys()
             yield last
         elif positions:
-            yield Ready(_EMPTY, positions)
+            yield Ready(NO_ROWS, positions)
         self._settle()
 
     def close(self) -> None:
@@ -279,11 +279,6 @@ class Shelf:
             held.writer.close()
         if held.file is not None:
             held.file.unlink(missing_ok=True)
-
-
-_EMPTY: Final = pa.RecordBatch.from_arrays(
-    [pa.array([], type=column.type) for column in SCHEMA], schema=SCHEMA
-)
 
 
 def _joined(parts: list[_Part]) -> list[Ready]:

@@ -36,7 +36,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import ipc
 
-from headrace.columns.schema import COLUMNS, SCHEMA, Presence
+from headrace.columns.schema import COLUMNS, SCHEMA, Presence, blank
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -110,10 +110,7 @@ class _Metadata:
 
     def __init__(self) -> None:
         # One row, because FlatBuffers leaves out a field that is 0.
-        sample = pa.RecordBatch.from_arrays(
-            [pa.array([b"" if c.is_binary else 0], type=c.type) for c in COLUMNS], schema=SCHEMA
-        )
-        written = sample.serialize().to_pybytes()
+        written = blank(1).serialize().to_pybytes()
         continuation, size = struct.unpack_from("<II", written)
         assert continuation == _CONTINUATION
         assert PREFIX_SIZE + size <= BODY

@@ -57,7 +57,7 @@ from headrace.columns.block import (
     value_place,
 )
 from headrace.columns.forms import forms_of
-from headrace.columns.schema import SCHEMA, Presence
+from headrace.columns.schema import NO_ROWS, SCHEMA, Presence
 from headrace.columns.table import (
     RUN_NUMBERS,
     STREAM_NUMBERS,
@@ -95,9 +95,6 @@ NAMED_STREAMS_MAX: Final = 1 << 16
 _NAMED_STREAMS_FIRST: Final = 64
 _ROW_SIZE: Final = sum(8 if field.type.id == pa.binary().id else 4 for field in SCHEMA)
 _NO_OTHERS: Final = np.empty(0, dtype=OTHER)
-_EMPTY: Final = pa.RecordBatch.from_arrays(
-    [pa.array([], type=field.type) for field in SCHEMA], schema=SCHEMA
-)
 _TWO, _THREE, _FIVE = Struct("=2q"), Struct("=3q"), Struct("=5q")
 _NOTHING_FOUND: Final = (*(0 for _ in range(Context.CONSUMED + 1, Context.SEEN_ALL)), -1)
 """The numbers of how far a scan came, behind the first, when it begins."""
@@ -278,9 +275,9 @@ class Scanner:
     def scan(self, buffer: Buffer) -> ScanResult:
         """Take whole frames from the front of ``buffer``; see the contract above."""
         if self._error is not None:
-            return ScanResult(_EMPTY, 0, _NO_OTHERS, 0, self._error)
+            return ScanResult(NO_ROWS, 0, _NO_OTHERS, 0, self._error)
         if len(buffer) == 0:
-            return ScanResult(_EMPTY, 0, _NO_OTHERS, 0)
+            return ScanResult(NO_ROWS, 0, _NO_OTHERS, 0)
         source = np.frombuffer(buffer, dtype=np.uint8)
         size = min(source.size, self._reach(source))
         block = self._pool.lend(size)
@@ -456,7 +453,7 @@ class Scanner:
         rows = numbers[Context.ROWS]
         if rows == 0:
             self._pool.give_back(block)
-            return _EMPTY, (), 0
+            return NO_ROWS, (), 0
         size = numbers[Context.KEY_SIZE] + numbers[Context.VALUE_SIZE] + rows * _ROW_SIZE
         block.written = max(block.written, BODY + size)
         batch = self._pool.batch(block)

@@ -123,3 +123,15 @@ SCHEMA: Final = pa.schema(
     ]
 )
 """Schema of every batch."""
+
+
+def blank(rows: int) -> pa.RecordBatch:
+    """A batch of the schema with nothing in its rows.
+
+    Not by `pa.array`, which loads pandas where that is installed: a quarter of a second and forty
+    megabytes for a question about the type of its argument.
+    """
+    return pa.RecordBatch.from_arrays([pa.nulls(rows, one.type) for one in COLUMNS], schema=SCHEMA)
+
+
+NO_ROWS: Final = blank(0)
