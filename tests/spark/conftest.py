@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import chdir
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,13 +23,16 @@ ROOT = SOURCE.parent
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session all tests share: to start one takes seconds."""
     # Workers are new interpreters: they find this tree, installed or not, and the tests' helpers.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(SOURCE), str(ROOT)])
     from headrace.spark.session import session
 
-    running = session("headrace tests", master="local[2]", settings={"spark.log.level": "ERROR"})
+    # Relative paths are the JVM's, which stays where it was started: not among our sources.
+    with chdir(tmp_path_factory.mktemp("spark")):
+        quiet = {"spark.log.level": "ERROR"}
+        running = session("headrace tests", master="local[2]", settings=quiet)
     yield running
     running.stop()
 
