@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from datetime import UTC, datetime
 
 import pytest
 
-from headrace.client.changes import Kind, Rollback, Trouble, cas_time, change_of, vbucket_names
-from headrace.history import ZERO, BranchId
+from headrace.client.changes import (
+    Change,
+    Kind,
+    Rollback,
+    Stretch,
+    Trouble,
+    cas_time,
+    change_of,
+    vbucket_names,
+)
+from headrace.history import ZERO, BranchId, ResumeToken, Seqno, SnapshotRange
 from headrace.wire import messages as m
 from headrace.wire.values import deflate, join_xattrs
 
@@ -54,6 +65,51 @@ def test_a_cas_is_a_time() -> None:
     assert cas_time(0) is None
     assert cas_time(2**64 - 1) is not None
     assert change_of(change(cas=0), ZERO, collections=True).time is None
+
+
+def made(seqno: int, stretch: Stretch, **fields: object) -> Change:
+    """A change as rows become one: of all its fields at once."""
+    named = {"vbucket": 1, "seqno": seqno, "kind": Kind.MUTATION, "key": b"k", "value": b"{}"}
+    numbers = dict.fromkeys(("cas", "rev", "flags", "expiry", "delete_time", "datatype"), 0)
+    every = {**named, **numbers, **fields, "stretch": stretch}
+    return tuple.__new__(Change, [every.get(name) for name in Change._fields])
+
+
+def test_a_change_makes_its_token_of_what_its_run_has_in_common() -> None:
+    span = SnapshotRange(Seqno(1), Seqno(9))
+    last = ResumeToken(BranchId(7), Seqno(6), span, Seqno(2))
+    stretch = Stretch(last, span)
+    assert made(4, stretch).token == ResumeToken(BranchId(7), Seqno(4), span, Seqno(2))
+    assert made(6, stretch).token == last
+    assert made(9, stretch).token.is_boundary
+    waits = Stretch(last)
+    assert made(1, waits).token is last, "of an out-of-order snapshot: it does not move yet"
+
+
+def test_changes_are_the_same_when_their_fields_and_tokens_are() -> None:
+    span = SnapshotRange(Seqno(1), Seqno(9))
+    stretch = Stretch(ResumeToken(BranchId(7), Seqno(9), span), span)
+    token = ResumeToken(BranchId(7), Seqno(4), span)
+    one = made(4, stretch)
+    same = Change(vbucket=1, seqno=4, kind=Kind.MUTATION, key=b"k", value=b"{}", token=token)
+    assert one == same
+    assert not one != same  # noqa: SIM202 - a tuple has an opinion of its own about it
+    assert hash(one) == hash(same)
+    assert one != made(4, Stretch(token, SnapshotRange(Seqno(2), Seqno(9))))
+    assert one != made(4, stretch, cas=1)
+    assert one != tuple(one)
+    assert {one, same, made(5, stretch)} == {same, made(5, stretch)}
+
+
+def test_a_change_is_frozen_and_travels() -> None:
+    one = made(0, Stretch(ZERO), xattrs={"_a": b"1"})
+    with pytest.raises(AttributeError):
+        one.key = b"other"  # type: ignore[misc] # that it is refused is the point
+    for again in (pickle.loads(pickle.dumps(one)), copy.copy(one), copy.deepcopy(one)):  # noqa: S301
+        assert again == one
+        assert type(again) is Change
+    assert repr(one).startswith("Change(vbucket=1, seqno=0, kind=<Kind.MUTATION")
+    assert repr(one).endswith(f"stream_id=None, token={ZERO!r})")
 
 
 def test_sentences_name_the_numbers() -> None:

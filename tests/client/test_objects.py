@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.client.bulk import BulkRoad, ObjectRoad, Rows
-from headrace.client.changes import Change, change_of
+from headrace.client.changes import Change, Stretch, change_of
 from headrace.client.objects import HIDDEN, RowReader, Several
 from headrace.history import Boundaries
 from headrace.protocol import events as e
@@ -94,7 +94,9 @@ def changes_of(pieces: list[Piece], at_once: int) -> list[Change]:
             assert piece.token is not None
             for start in range(piece.start, piece.stop, at_once):
                 stop = min(start + at_once, piece.stop)
-                found += reader.changes(start, stop, piece.vbucket, piece.token, piece.span)
+                found += reader.changes(
+                    start, stop, piece.vbucket, Stretch(piece.token, piece.span)
+                )
     return found
 
 
@@ -125,7 +127,9 @@ def test_what_several_deliver_is_what_was_handed_out() -> None:
         piece for piece in drain(road, [wire(streams(road, 1), *said)]) if isinstance(piece, Rows)
     )
     assert rows.token is not None
-    changes = RowReader(rows.batch).changes(rows.start, rows.stop, 0, rows.token, rows.span)
+    changes = RowReader(rows.batch).changes(
+        rows.start, rows.stop, 0, Stretch(rows.token, rows.span)
+    )
     several = Several(changes, 0, Boundaries())
     assert (len(several), several.delivered) == (3, {})
     for seqno in (1, 2, 3):

@@ -68,6 +68,12 @@ class Filter:
             batch = batch.filter(pa.array([self.where(row) for row in batch.to_pylist()]))
         return batch
 
+    @property
+    def passes_changes(self) -> bool:
+        """Whether every change passes, so that none need be looked at."""
+        chosen = self.kinds is not None or self.where is not None
+        return not (self.key_prefix or self.value_contains or chosen)
+
     def change(self, change: Change) -> bool:
         """Whether a change passes."""
         if self.kinds is not None and change.kind not in self.kinds:

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.client.bulk import Rows, Whole
-from headrace.client.changes import Change, Rollback, change_of
+from headrace.client.changes import Change, Rollback, Stretch, change_of
 from headrace.client.objects import HIDDEN, RowReader, Several, Uncut
 from headrace.history import Boundaries, Seqno, VBucketId
 from headrace.protocol import events as e
@@ -203,13 +203,11 @@ class Intake:
         assert rows.token is not None
         if self._reader is None or self._reader.batch is not rows.batch:
             self._reader = RowReader(rows.batch)
-        boundaries = self._boundaries[rows.vbucket]
+        boundaries, stretch = self._boundaries[rows.vbucket], Stretch(rows.token, rows.span)
         step = CHANGES_AT_ONCE if self.gate is None else 1
         for start in range(rows.start, rows.stop, step):
             stop = min(start + step, rows.stop)
-            uncut = Uncut(
-                self._reader, start, stop, rows.vbucket, rows.token, rows.span, boundaries
-            )
+            uncut = Uncut(self._reader, start, stop, rows.vbucket, stretch, boundaries)
             entry = Entry(uncut, connection, 0, {rows.vbucket: uncut.position})
             entry.ceilings[rows.vbucket] = uncut.last_seqno
             self._put(entry)

@@ -2,7 +2,7 @@
 
 The road of single changes is the bulk road and one step more: what a kernel has cut out of the
 frames is made into objects a few hundred rows at a time, column by column. One frame at a time
-through codec, stream and events costs five times as much.
+through codec, stream and events costs many times as much.
 
 Rules
 - The changes are those that `headrace.client.changes.change_of` makes of the same messages; the
@@ -17,31 +17,37 @@ Imports: client.changes, columns.schema, history, protocol.talk, wire.opcodes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import partial
+from itertools import pairwise, repeat
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from headrace.client.changes import Change, Kind, taken_apart
+from headrace.client.changes import Change, Kind, Stretch, taken_apart
 from headrace.columns.schema import SCHEMA, Event
-from headrace.history import ResumeToken, Seqno
+from headrace.history import Seqno
 from headrace.protocol.talk import Position
 from headrace.wire.opcodes import Datatype
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from headrace.history import Boundaries, SnapshotRange
+    from headrace.history import Boundaries
 
 HIDDEN: Final = frozenset({Kind.SEQNO_ADVANCED})
 """Changes that move positions and are not handed out."""
 KINDS: Final = {int(event): Kind[event.name] for event in Event}
 """A number in the column ``event`` -> the kind of change."""
+_HIDDEN: Final = frozenset(number for number, kind in KINDS.items() if kind in HIDDEN)
 _NUMBERS: Final = ("seqno", "event", "cas", "rev", "flags", "expiry", "delete_time", "datatype")
 """Columns that are 0 where they are null, and a change says 0 there."""
 _OPTIONAL: Final = ("collection_id", "prepared_seqno", "stream_id")
 """Columns that are None in a change where they are null."""
+_CHANGE: Final = partial(tuple.__new__, Change)
+"""A change of a tuple of all its fields, without a call of Python."""
 _TAKEN_APART: Final = int(Datatype.SNAPPY | Datatype.XATTR)
 _DTYPES: Final = {
     name: np.dtype(SCHEMA.field(name).type.to_pandas_dtype()) for name in (*_NUMBERS, *_OPTIONAL)
@@ -54,60 +60,47 @@ class RowReader:
     def __init__(self, batch: pa.RecordBatch) -> None:
         """Take a batch as the scanner makes it; it is kept."""
         self.batch = batch
-        self._numbers = [_numbers(batch, name) for name in _NUMBERS]
-        self._optional = [(batch.column(name), _numbers(batch, name)) for name in _OPTIONAL]
+        self._numbers = {name: _numbers(batch, name) for name in _NUMBERS}
+        self._optional = {name: (batch.column(name), _numbers(batch, name)) for name in _OPTIONAL}
         self._binary = [_offsets_and_data(batch, name) for name in ("key", "value")]
 
     def greatest(self, start: int, stop: int) -> Seqno:
         """The greatest seqno among rows."""
-        return Seqno(int(self._numbers[0][start:stop].max()))
+        return Seqno(int(self._numbers["seqno"][start:stop].max()))
 
-    def changes(
-        self, start: int, stop: int, vbucket: int, token: ResumeToken, span: SnapshotRange | None
-    ) -> list[Change]:
-        """The changes of rows ``start`` to ``stop``, in a run that ends at ``token``."""
-        numbers = [column[start:stop].tolist() for column in self._numbers]
-        optional = [_optional(*one, start, stop) for one in self._optional]
-        binary = [_cut(*one, start, stop) for one in self._binary]
-        found = []
-        rows = zip(zip(*numbers, strict=True), zip(*optional, strict=True), *binary, strict=True)
-        for several, some, key, value in rows:
-            seqno, event, cas, rev, flags, expiry, delete_time, datatype = several
-            collection_id, prepared_seqno, stream_id = some
-            kind = KINDS[event]
-            if kind in HIDDEN:
-                continue
-            document, xattrs = value, None
-            if datatype & _TAKEN_APART:
-                document, datatype, xattrs = taken_apart(value, datatype)
-            found.append(
-                Change(
-                    vbucket=vbucket,
-                    seqno=seqno,
-                    kind=kind,
-                    key=key,
-                    value=document,
-                    cas=cas,
-                    rev=rev,
-                    flags=flags,
-                    expiry=expiry,
-                    delete_time=delete_time,
-                    datatype=datatype,
-                    collection_id=collection_id,
-                    xattrs=xattrs,
-                    prepared_seqno=prepared_seqno,
-                    stream_id=stream_id,
-                    token=token_at(token, span, seqno),
-                )
-            )
-        return found
-
-
-def token_at(token: ResumeToken, span: SnapshotRange | None, seqno: Seqno) -> ResumeToken:
-    """The token of one row of a run that ends at ``token``; without a span it waits where it is."""
-    if span is None:
-        return token
-    return ResumeToken(token.branch, seqno, span, token.purge_seqno, token.log)
+    def changes(self, start: int, stop: int, vbucket: int, stretch: Stretch) -> list[Change]:
+        """The changes of rows ``start`` to ``stop``, a run or a part of one."""
+        numbers = {name: column[start:stop].tolist() for name, column in self._numbers.items()}
+        events: list[int] = numbers["event"]
+        values: Sequence[bytes]
+        keys, values = (_cut(*one, start, stop) for one in self._binary)
+        datatypes: Sequence[int] = numbers["datatype"]
+        xattrs: Iterable[dict[str, bytes] | None] = repeat(None)
+        if any(datatype & _TAKEN_APART for datatype in set(datatypes)):
+            apart = [taken_apart(*one) for one in zip(values, datatypes, strict=True)]
+            values, datatypes, xattrs = zip(*apart, strict=True)
+        collections, prepared, stream_ids = (
+            _optional(*one, start, stop) for one in self._optional.values()
+        )
+        rows = zip(
+            repeat(vbucket),
+            numbers["seqno"],
+            map(KINDS.__getitem__, events),
+            keys,
+            values,
+            *(numbers[name] for name in ("cas", "rev", "flags", "expiry", "delete_time")),
+            datatypes,
+            collections,
+            xattrs,
+            prepared,
+            stream_ids,
+            repeat(stretch),
+            strict=False,  # what is the same in all of them is repeated without end
+        )
+        changes = list(map(_CHANGE, rows))
+        if _HIDDEN.isdisjoint(events):
+            return changes
+        return [change for change in changes if change.kind not in HIDDEN]
 
 
 class Several:
@@ -149,13 +142,12 @@ class Uncut:
     start: int
     stop: int
     vbucket: int
-    token: ResumeToken
-    span: SnapshotRange | None
+    stretch: Stretch
     boundaries: Boundaries
 
     def several(self) -> Several:
         """The changes, made now."""
-        changes = self.reader.changes(self.start, self.stop, self.vbucket, self.token, self.span)
+        changes = self.reader.changes(self.start, self.stop, self.vbucket, self.stretch)
         return Several(changes, self.vbucket, self.boundaries)
 
     @property
@@ -166,7 +158,7 @@ class Uncut:
     @property
     def position(self) -> Position:
         """Where the vbucket stands behind the last row."""
-        return Position(token_at(self.token, self.span, self.last_seqno), self.boundaries)
+        return Position(self.stretch.token_at(self.last_seqno), self.boundaries)
 
 
 def _numbers(batch: pa.RecordBatch, name: str) -> NDArray[np.generic]:

@@ -57,6 +57,7 @@ class Reader:
         """``start`` is called at the first `next`: nothing is opened by making a reader."""
         self._start = start
         self._filter = wanted
+        self._takes_all = wanted.passes_changes
         self._on_rollback = on_rollback
         self._steering: Steering | None = None
         self._tokens: TokenSet | None = None
@@ -191,7 +192,7 @@ class Follow(Reader):
             if change is None:
                 self._several = None
                 break
-            if self._filter.change(change):
+            if self._takes_all or self._filter.change(change):
                 return change
         return None
 
