@@ -100,6 +100,7 @@ class JsonLines:
         self._out.write(json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n")
 
     def _record(self, item: Change) -> dict[str, object]:
+        token = item.token  # made when it is asked for
         record: dict[str, object] = {
             "vbucket": item.vbucket,
             "seqno": item.seqno,
@@ -111,8 +112,8 @@ class JsonLines:
             "flags": item.flags,
             "expiry": item.expiry,
             "datatype": item.datatype,
-            "branch": f"{item.token.branch:016x}",
-            "boundary": item.token.is_boundary,
+            "branch": f"{token.branch:016x}",
+            "boundary": token.is_boundary,
         }
         if item.collection_id is not None:
             record["collection"] = self._names(item.collection_id)
