@@ -1,10 +1,12 @@
 """Our consumer beside foreign ones: the same node, the same documents, one run.
 
-Five readers, each a process that connects, streams every vbucket from the beginning to now over one
-connection with flow control, and says what that cost: `arrow` (`bucket.changes`), `objects`
-(`bucket.follow`), `go` (gocbcore's DCP agent, a stream observer that counts), `java` (dcp-client's
-data event handler, which hands out received buffers undecoded: the least this client can do),
-`raw` (the same streams read with `recv_into` and never looked at, without flow control). What
+Readers, each a process that connects, streams every vbucket from the beginning to now over one
+connection with flow control, and says what that cost. Four end with key, seqno, CAS and value of
+every change in the application's hands: `arrow` (`bucket.changes`), `objects` (`bucket.follow`),
+`go` (gocbcore's DCP agent, a stream observer that counts), `java` (dcp-client's listener of
+documents). Two do less: `java_undecoded` (dcp-client's data event handler, which hands out received
+buffers as they are and leaves reading them to the application) and `raw` (the same streams read
+with `recv_into` and never looked at, without flow control). What
 is measured is the last of `ROUNDS` drains within one process: libraries are loaded and compiled, by
 the JIT too, and connecting and logging in is in it for all of them. Readers take turns, the order
 flips every turn, values are medians over the turns. Objects have one drain of fewer documents.
@@ -13,6 +15,7 @@ flips every turn, values are medians over the turns. Objects have one drain of f
 
 `arrow_vs_go`, `arrow_vs_java`: messages per CPU second of `arrow` as a multiple of theirs. CPU of
 the reader's process alone, user and system, of all its threads, is counted the same way for all.
+`arrow_vs_java_undecoded` sets our decoded columns against buffers that nobody has read yet.
 `raw_recv_vs_go`, `raw_recv_vs_java`: the same for `raw`. No client in any language can do better:
 the kernel copies every byte to somebody. It bounds the two above: with the goal of
 `arrow_vs_raw_recv` just reached they stand at 0.45 of it. So read their goal of 10 with this number
@@ -33,15 +36,21 @@ import sys
 from typing import Final, NamedTuple
 
 from benchmarks.harness import Run, Skip, Value, figure
-from tools.foreign_clients import PROGRAMS, ToolMissing, command_of
+from tools.foreign_clients import ToolMissing, command_of
 
 TURNS: Final = 2
-ROUNDS: Final = {"arrow": 3, "raw": 3, "go": 3, "java": 3, "objects": 1}
+ROUNDS: Final = {"arrow": 3, "raw": 3, "go": 3, "java": 3, "java_undecoded": 3, "objects": 1}
 """Reader -> drains within its process, of which the last counts; a JIT needs most."""
 OBJECTS_PART: Final = 16
 """Objects take long, so that they read a bucket with so many times fewer documents."""
 DRAIN_SECONDS_MAX: Final = 600
 OURS: Final = ("arrow", "objects", "raw")
+WORDS: Final = {
+    "go": ("go",),
+    "java": ("java",),
+    "java_undecoded": ("java", "--undecoded"),
+}
+"""Foreign reader -> its program and what that is told."""
 SIZE_OF_RATES: Final = 256
 """The size of values for the figures that are about one size only."""
 
@@ -60,7 +69,8 @@ def command(reader: str, rounds: int, url: str) -> list[str]:
     if reader in OURS:
         return [sys.executable, "-m", "benchmarks._consumer_drain", reader, str(rounds), url]
     try:
-        return [*command_of(reader), "--count", "--rounds", str(rounds), url]
+        program, *words = WORDS[reader]
+        return [*command_of(program), "--count", *words, "--rounds", str(rounds), url]
     except (ToolMissing, RuntimeError) as missing:
         raise Skip(str(missing).splitlines()[0]) from missing
 
@@ -90,7 +100,9 @@ def readings(run: Run, value_size: int) -> dict[str, list[Reading]]:
     url, documents = source(run, value_size)
     few_url, few = source(run, value_size, OBJECTS_PART)
     sources = {"objects": (few_url, few)}
-    in_turns = ["arrow", "raw", *PROGRAMS]
+    in_turns = ["arrow", "raw", "go", "java"]
+    if value_size == SIZE_OF_RATES:
+        in_turns.append("java_undecoded")
     order = [
         reader
         for turn in range(run.pick(full=TURNS, quick=1))
@@ -184,6 +196,12 @@ def java_256(run: Run) -> Value:
 def java_1024(run: Run) -> Value:
     """Messages per CPU second against dcp-client, values of 1024 bytes."""
     return arrow_against(run, 1024, "java")
+
+
+@figure("consumer.arrow_vs_java_undecoded.256", unit="ratio", goal=None, better="higher")
+def java_undecoded_256(run: Run) -> Value:
+    """Messages per CPU second, decoded, against buffers of dcp-client that nobody has read yet."""
+    return arrow_against(run, 256, "java_undecoded")
 
 
 @figure("consumer.raw_recv_vs_go.64", unit="ratio", goal=None, better="higher")

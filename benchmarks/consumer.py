@@ -64,6 +64,7 @@ from benchmarks._consumer_foreign import (  # noqa: F401 - figures are found by 
     java_1024,
     java_cpu,
     java_memory,
+    java_undecoded_256,
     java_wall,
     objects_64,
     objects_256,

@@ -50,14 +50,15 @@ import java.util.concurrent.atomic.AtomicInteger;
  * Reads every change of a bucket with Couchbase's Java DCP client and prints it.
  *
  * <pre>
- * java -jar drain.jar [--count [--rounds N]] [--collections] [--from FILE] [--live] [--verbose]
- *                     couchbase://127.0.0.1:11210/default
+ * java -jar drain.jar [--count [--undecoded] [--rounds N]] [--collections] [--from FILE] [--live]
+ *                     [--verbose] couchbase://127.0.0.1:11210/default
  * </pre>
  *
  * Options, lines and login are those of the Go program beside this one (../go/main.go).
  * This client cannot ask for delete times, and servers that want both send expirations as deletions.
- * Lines come from the client's listener of documents; {@code --count} takes its data event handler
- * instead, which hands out the received buffers undecoded: the least work this client can do.
+ * Changes come from the client's listener of documents, which has key, seqno, CAS and value of each
+ * at hand. {@code --undecoded} takes its data event handler instead, which hands out the received
+ * buffers as they are: the least work this client can do, with everything left to the application.
  */
 public final class Drain {
   private static final Duration CONNECT_TIME = Duration.ofSeconds(20);
@@ -69,6 +70,7 @@ public final class Drain {
 
   private URI url;
   private boolean count;
+  private boolean undecoded;
   private boolean collections;
   private boolean live;
   private int rounds = 1;
@@ -102,6 +104,7 @@ public final class Drain {
       String word = arguments.pop();
       switch (word) {
         case "--count" -> count = true;
+        case "--undecoded" -> undecoded = true;
         case "--collections" -> collections = true;
         case "--live" -> live = true;
         case "--verbose" -> verbose = true;
@@ -183,8 +186,27 @@ public final class Drain {
 
   // -- lines ------------------------------------------------------------------------------------
 
+  /** What both listeners do about streams that end or fail. */
+  private abstract class Listener implements DatabaseChangeListener {
+    @Override
+    public void onRollback(Rollback rollback) {
+      done.completeExceptionally(new IOException(
+          "vbucket " + rollback.getVbucket() + " was rolled back to " + rollback.getSeqno()));
+    }
+
+    @Override
+    public void onStreamEnd(StreamEnd end) {
+      ended(end.getVbucket(), end.getReason());
+    }
+
+    @Override
+    public void onFailure(StreamFailure failure) {
+      done.completeExceptionally(failure.getCause());
+    }
+  }
+
   /** Prints changes; called on one thread of the client. */
-  private final class Printer implements DatabaseChangeListener {
+  private final class Printer extends Listener {
     private final PrintStream out;
 
     Printer(PrintStream out) {
@@ -217,43 +239,53 @@ public final class Drain {
     public void onSeqnoAdvanced(SeqnoAdvanced advanced) {
       goal.move(advanced.getVbucket(), advanced.getOffset().getSeqno());
     }
-
-    @Override
-    public void onRollback(Rollback rollback) {
-      done.completeExceptionally(new IOException(
-          "vbucket " + rollback.getVbucket() + " was rolled back to " + rollback.getSeqno()));
-    }
-
-    @Override
-    public void onStreamEnd(StreamEnd end) {
-      ended(end.getVbucket(), end.getReason());
-    }
-
-    @Override
-    public void onFailure(StreamFailure failure) {
-      done.completeExceptionally(failure.getCause());
-    }
   }
 
   // -- counting ---------------------------------------------------------------------------------
+
+  /** Counts changes that it has decoded. */
+  private final class Counter extends Listener {
+    @Override
+    public void onMutation(Mutation mutation) {
+      count(mutation);
+    }
+
+    @Override
+    public void onDeletion(Deletion deletion) {
+      count(deletion);
+    }
+
+    private void count(DocumentChange change) {
+      items++;
+      bytes += change.getKey().length() + change.getContent().length;
+    }
+  }
+
+  private void countBuffers(Client client) {
+    client.dataEventHandler((flow, event) -> {
+      items++;
+      bytes += documentSize(event);
+      flow.ack(event);
+      event.release();
+    });
+    client.systemEventHandler(event -> {
+      if (event instanceof StreamEndEvent end) {
+        ended(end.partition(), end.reason());
+      } else if (event instanceof DcpFailureEvent failure) {
+        done.completeExceptionally(failure.error());
+      }
+    });
+  }
 
   private void measure() throws Exception {
     long cpuBefore = cpuNanos();
     long began = System.nanoTime();
     drain(client -> {
-      client.dataEventHandler((flow, event) -> {
-        items++;
-        bytes += documentSize(event);
-        flow.ack(event);
-        event.release();
-      });
-      client.systemEventHandler(event -> {
-        if (event instanceof StreamEndEvent end) {
-          ended(end.partition(), end.reason());
-        } else if (event instanceof DcpFailureEvent failure) {
-          done.completeExceptionally(failure.error());
-        }
-      });
+      if (undecoded) {
+        countBuffers(client);
+      } else {
+        client.listener(new Counter(), FlowControlMode.AUTOMATIC);
+      }
     });
     System.out.printf(
         "{\"items\": %d, \"bytes\": %d, \"cpu_seconds\": %.6f, \"wall_seconds\": %.6f,"
