@@ -53,12 +53,14 @@ SPARK_TESTS := tests/spark tests/cli/test_sync.py tests/cli/test_verify.py tests
 # A demo ends its JVM when it ends: not the one that all other tests of a run share.
 DEMO_TESTS := tests/demo tests/cli/test_demo.py
 
-.PHONY: help demo test check interop spark clusters older kills moves browser screenshots bench fuzz sim soak reference docs figures lock clean
+.PHONY: help environment demo test check interop spark clusters older kills moves browser screenshots bench fuzz sim soak reference docs figures lock clean
 
 help: ## print this list
 	@echo "usage: make <target>"
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/^([a-z]+):.*## (.*)/  \1|\2/' | column -t -s '|' 2>/dev/null \
 		|| grep -E '^[a-z]+:.*##' Makefile
+
+environment: $(SPARK_READY) $(BROWSER_READY) ## set up what all other targets need; each does so by itself too
 
 demo: $(SPARK_READY) ## a whole pipeline in two minutes: node, workload, failover, tables, proof (DEMO_ARGS=...)
 	@$(VENV)/bin/headrace demo --out build/demo $(DEMO_ARGS)
