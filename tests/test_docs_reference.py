@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import pytest
@@ -76,20 +76,46 @@ def test_cells_cannot_break_their_table() -> None:
 # -- figures ---------------------------------------------------------------------------------------
 
 
+def a_run(date: str, **values: float) -> dict[str, Any]:
+    lines = [
+        {
+            "name": f"decode.{name}", "value": value, "unit": "ratio", "goal": 0.6,
+            "better": "higher", "runs": 9, "commit": "abcdef0123456789",
+        }
+        for name, value in values.items()
+    ]  # fmt: skip
+    return docs_figures.collected("".join(json.dumps(line) + "\n" for line in lines), date)
+
+
 def test_the_figures_say_where_and_when(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    line = {
-        "name": "decode.x", "value": 0.8125, "unit": "ratio", "goal": 0.6, "better": "higher",
-        "runs": 9, "commit": "abcdef0123456789",
-    }  # fmt: skip
-    data = docs_figures.collected(json.dumps(line) + "\n", "2026-01-31")
+    data = a_run("2026-01-31", x=0.8125)
     assert set(data) == set(docs_figures.KEYS)
     path = tmp_path / "figures.json"
-    path.write_text(json.dumps(data), encoding="utf-8")
+    path.write_text(json.dumps([a_run("2026-02-01", y=1.0), data]), encoding="utf-8")
     monkeypatch.setattr(docs_figures, "DATA", path)
     page = docs_figures.figures_page()
-    assert "Measured on 2026-01-31 with `make bench`, commit abcdef012345." in page
+    assert "\n2. 2026-01-31, commit abcdef012345; processor " in page
     assert "cores" in page
-    assert "| `decode.x` | 0.812 | at least 0.6 | 9 | no longer measured |" in page
+    assert "| `decode.x` | 0.812 | at least 0.6 | 9 | 2 | no longer measured |" in page
+    assert "| `decode.y` | 1 | at least 0.6 | 9 | 1 | no longer measured |" in page
+
+
+def test_a_new_run_replaces_its_figures_and_leaves_the_others_with_their_run() -> None:
+    old, older = a_run("2026-02-01", x=1.0, y=2.0), a_run("2026-01-01", z=3.0)
+    new = a_run("2026-03-01", z=4.0, y=5.0)
+    runs = docs_figures.merged([old, older], new)
+    found = [(run["date"], [(f["name"], f["value"]) for f in run["figures"]]) for run in runs]
+    assert found == [
+        ("2026-03-01", [("decode.y", 5.0), ("decode.z", 4.0)]),
+        ("2026-02-01", [("decode.x", 1.0)]),
+    ]
+
+
+def test_a_run_of_the_same_day_and_machine_is_part_of_the_same_one() -> None:
+    first, second = a_run("2026-02-01", x=1.0, y=2.0), a_run("2026-02-01", y=3.0, a=4.0)
+    (run,) = docs_figures.merged([first], second)
+    assert [figure["name"] for figure in run["figures"]] == ["decode.a", "decode.x", "decode.y"]
+    assert [figure["value"] for figure in run["figures"]] == [4.0, 1.0, 3.0]
 
 
 def test_a_line_that_is_no_figure_is_refused() -> None:

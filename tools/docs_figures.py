@@ -1,8 +1,9 @@
-"""docs/figures.json: the figures of a measured run, with date, machine and commit; and their page.
+"""docs/figures.json: the figures of measured runs, with date, machine and commit; and their page.
 
 ``python -m tools.docs_figures [build/bench.jsonl]`` takes what `make bench` wrote over into
-docs/figures.json. The page is written from that file alone, so that it says what was measured,
-where and when, and not what this machine would measure now.
+docs/figures.json: a figure takes the place of the older one of its name, and what the run did not
+measure stays, with the run it is of. The page is written from that file alone, so that it says what
+was measured, where and when, and not what this machine would measure now.
 
 Imports: benchmarks.harness.
 """
@@ -60,29 +61,50 @@ def collected(lines: str, date: str) -> dict[str, Any]:
     return {
         "date": date,
         "machine": machine(),
-        "figures": sorted(figures, key=lambda figure: str(figure["name"])),
+        "figures": _sorted(figures),
     }
+
+
+def _sorted(figures: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(figures, key=lambda figure: str(figure["name"]))
+
+
+def merged(runs: list[dict[str, Any]], run: dict[str, Any]) -> list[dict[str, Any]]:
+    """The runs with a new one: each figure once, where it was measured last."""
+    new = {figure["name"] for figure in run["figures"]}
+    same = {key: run[key] for key in ("date", "machine")}
+    kept = []
+    for old in runs:
+        figures = [figure for figure in old["figures"] if figure["name"] not in new]
+        if {key: old[key] for key in same} == same:  # the same day on the same machine
+            run = {**run, "figures": _sorted(run["figures"] + figures)}
+        elif figures:
+            kept.append({**old, "figures": figures})
+    return [run, *kept]
 
 
 def figures_page() -> str:
     """Return the page of the data file."""
-    data = json.loads(DATA.read_text(encoding="utf-8"))
+    runs = json.loads(DATA.read_text(encoding="utf-8"))
     questions = {
         figure.name: cell((figure.measure.__doc__ or "").strip().split("\n\n")[0])
         for figure in discover(ROOT / "benchmarks")
     }
-    told = ", ".join(f"{name} {text}" for name, text in data["machine"].items())
-    commits = sorted({str(figure["commit"])[:12] for figure in data["figures"]})
     parts = [
-        f"Measured on {data['date']} with `make bench`, commit {', '.join(commits) or 'none'}. "
-        f"Machine: {told}.\n",
         "Each figure is the median of its runs. A ratio compares with a baseline that does the "
         "unavoidable part of the same work, in turns with it in one process; a rate depends on the "
         "machine. A goal is what we want, not a promise. The rules are in "
         "[benchmarks](../benchmarks/README.md); `make bench` measures them where you are.\n",
+        "Where and when, by the number in a figure's row:\n",
+        "\n".join(f"{number}. {_told(run)}" for number, run in enumerate(runs, 1)) + "\n",
     ]
     topics: dict[str, list[dict[str, Any]]] = {}
-    for figure in data["figures"]:
+    numbered = [
+        {**figure, "where": str(number)}
+        for number, run in enumerate(runs, 1)
+        for figure in run["figures"]
+    ]
+    for figure in _sorted(numbered):
         topics.setdefault(str(figure["name"]).partition(".")[0], []).append(figure)
     for topic, figures in topics.items():
         parts.append(f"## {topic}\n")
@@ -92,12 +114,19 @@ def figures_page() -> str:
                 f"{_number(one['value'])} {'' if one['unit'] == 'ratio' else one['unit']}".strip(),
                 "" if one["goal"] is None else f"{_sign(one)} {_number(one['goal'])}",
                 str(one["runs"]),
+                one["where"],
                 questions.get(str(one["name"]), "no longer measured"),
             )
             for one in figures
         ]
-        parts.append(table(("figure", "value", "goal", "runs", "what"), rows))
+        parts.append(table(("figure", "value", "goal", "runs", "where", "what"), rows))
     return "\n".join(parts)
+
+
+def _told(run: dict[str, Any]) -> str:
+    machine = ", ".join(f"{name} {text}" for name, text in run["machine"].items())
+    commits = sorted({str(figure["commit"])[:12] for figure in run["figures"]})
+    return f"{run['date']}, commit {', '.join(commits) or 'none'}; {machine}"
 
 
 def _sign(figure: dict[str, Any]) -> str:
@@ -114,9 +143,10 @@ def main(arguments: list[str]) -> None:
     if not lines.is_file():
         raise SystemExit(f"{lines} is not there; `make bench` writes it")
     measured = datetime.fromtimestamp(lines.stat().st_mtime, tz=UTC).date()
-    data = collected(lines.read_text(encoding="utf-8"), measured.isoformat())
-    DATA.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    sys.stdout.write(f"docs/figures.json: {len(data['figures'])} figures\n")
+    run = collected(lines.read_text(encoding="utf-8"), measured.isoformat())
+    runs = merged(json.loads(DATA.read_text(encoding="utf-8")), run)
+    DATA.write_text(json.dumps(runs, indent=1) + "\n", encoding="utf-8")
+    sys.stdout.write(f"docs/figures.json: {len(run['figures'])} figures of {len(runs)} runs\n")
 
 
 if __name__ == "__main__":
