@@ -120,12 +120,15 @@ def test_the_truth_of_a_branch_is_what_its_log_says() -> None:
 
 def test_the_truth_knows_the_last_deletion_of_every_key_that_may_be_purged() -> None:
     truth = VBucketTruth(0)
+    truth.logs = {7: ((7, 0),), 9: ((9, 3), (7, 0))}
     for seqno, key, value in ((1, b"a", None), (2, b"b", b""), (3, b"a", None), (4, b"b", None)):
         truth.accept(7, seqno, key, value)
+    truth.accept(9, 5, b"c", None)
     assert [truth.deletions(7, last) for last in (0, 2, 3, 9)] == [
         {},
         {b"a": 1},
         {b"a": 3},
         {b"a": 3, b"b": 4},
     ]
+    assert truth.deletions(9, 9) == {b"a": 3, b"c": 5}, "b was deleted on a branch that ended"
     assert truth.deletions(8, 9) == {}

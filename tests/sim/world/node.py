@@ -247,6 +247,8 @@ class SimNode:
         """Vbucket -> high seqno when it was last looked at."""
         self._looked: dict[int, tuple[object, ...]] = {}
         """Vbucket -> what it was then: most frames change nothing."""
+        self._followed: dict[int, int] = {}
+        """Vbucket that is no owner's -> the newest branch of its log."""
 
     # -- life ------------------------------------------------------------------------------------
 
@@ -279,6 +281,7 @@ class SimNode:
         self.process = process
         self._seen.clear()
         self._looked.clear()
+        self._followed.clear()
         how = "after a crash" if self.bucket.was_unclean else ""
         self.world.say(self.name, f"starts {how}")
         for vbucket in self.bucket.vbuckets:
@@ -423,12 +426,14 @@ class SimNode:
             self._looked[vbucket.id] = looked
             seen = min(self._seen.get(vbucket.id, high), high)
             self._seen[vbucket.id] = high
+            branch = int(vbucket.failover_log.newest.uuid)
             if state is not VBucketState.ACTIVE:
+                self._followed[vbucket.id] = branch
                 continue
             truth = self.truth[vbucket.id]
-            branch = int(vbucket.failover_log.newest.uuid)
+            followed = self._followed.pop(vbucket.id, 0)
             if branch not in truth.logs:
-                self._promoted(truth, vbucket, seen)
+                self._promoted(truth, vbucket, seen, followed)
             truth.learn(vbucket.failover_log)
             if high > seen:
                 self._accepted(truth, vbucket, branch, seen, high)
@@ -438,12 +443,14 @@ class SimNode:
             )
 
     @classmethod
-    def _promoted(cls, truth: VBucketTruth, vbucket: VBucket, seen: int) -> None:
+    def _promoted(cls, truth: VBucketTruth, vbucket: VBucket, seen: int, followed: int) -> None:
         """A new branch begins at the end of a whole snapshot; what is held above it is its own.
 
-        Such a copy may have died before anybody saw it: then there are two branches to learn of.
+        ``followed`` is the branch the copy was given its items on. The new log does not name it if
+        it begins above the last whole snapshot. Such a copy may have died before anybody saw it:
+        then there are two branches to learn of.
         """
-        end, branches = seen, [int(entry.uuid) for entry in vbucket.failover_log]
+        end, branches = seen, [followed, *(int(entry.uuid) for entry in vbucket.failover_log)]
         known = next((branch for branch in branches if branch in truth.logs), 0)
         purged = truth.deletions(known, vbucket.purge_seqno)
         for entry in vbucket.failover_log:

@@ -71,25 +71,31 @@ class VBucketTruth:
 
     def state(self, branch: int, seqno: int) -> State:
         """What everybody has who stands there."""
-        found: dict[int, tuple[bytes, bytes | None]] = {}
-        end = seqno
-        for uuid, start in self.logs.get(branch, ()):
-            there = self.changes.get(uuid, {}).items()
-            found |= {number: change for number, change in there if start < number <= end}
-            end = min(end, start)
         state: State = {}
-        for number in sorted(found):
-            key, value = found[number]
+        for _, (key, value) in self._history(branch, seqno):
             if value is None:
                 state.pop(key, None)
             else:
                 state[key] = value
         return state
 
+    def _history(self, branch: int, last: int) -> list[tuple[int, tuple[bytes, bytes | None]]]:
+        """Every change of a branch and its past up to ``last``, in order."""
+        found: dict[int, tuple[bytes, bytes | None]] = {}
+        end = last
+        for uuid, start in self.logs.get(branch, ()):
+            there = self.changes.get(uuid, {}).items()
+            found |= {number: change for number, change in there if start < number <= end}
+            end = min(end, start)
+        return sorted(found.items())
+
     def deletions(self, branch: int, last: int) -> dict[bytes, int]:
-        """Key -> seqno of its last deletion on a branch, up to ``last``."""
-        there = sorted(self.changes.get(branch, {}).items())
-        return {key: seqno for seqno, (key, value) in there if value is None and seqno <= last}
+        """Key -> seqno of its last deletion in the history of a branch, up to ``last``."""
+        found: dict[bytes, int] = {}
+        for seqno, (key, value) in self._history(branch, last):
+            if value is None:
+                found[key] = seqno
+        return found
 
     def expect(self, branch: int, seqno: int, found: State, who: str) -> None:
         """Compare a state that somebody claims for a position."""
