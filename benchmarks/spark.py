@@ -23,7 +23,9 @@ worth nothing. Both write snappy, and both read the node with the same client.
 `landing_vs_consumer`: CPU of the client alone, batches counted and dropped, over that of landing;
 both in this process, without Spark. 1.0: a file costs nothing.
 
-`rows_per_second.*`, `megabytes_per_second.*`: by the clock on the wall, at local[1] and local[2].
+`rows_per_second.*`, `megabytes_per_second.*`: by the clock on the wall, at local[1] and local[2]:
+`landing` and `rowpath` from node to table, as above; `rowpath_read` and `parquet_read` rows that
+Spark drops; and the client alone. The node runs beside them and takes its part of the cores.
 
 `batch_floor_ms`: a micro-batch of one change, by the clock on the wall.
 
@@ -62,6 +64,8 @@ FULL: Final = "HEADRACE_BENCH_FULL"
 ROUNDS: Final = 5
 WARM_ROUNDS: Final = 3
 DOCUMENTS: Final = 4_000_000
+DOCUMENT_SIZE: Final = 256
+"""Bytes of a document, about."""
 FEWER_DOCUMENTS: Final = 1_000_000
 QUICK_DOCUMENTS: Final = 2_000
 TURN_CHANGES: Final = 10_000
@@ -316,53 +320,112 @@ def landing_against_consumer(run: Run) -> Value:
     return compared(run, lambda: land(factory), lambda: consume(factory), own_cost)
 
 
-def _rate(run: Run, cores: int, road: str) -> tuple[float, float]:
-    """Rows and megabytes per second of a road."""
+@functools.cache
+def _rate(run: Run, cores: int, road: str) -> float:
+    """Rows per second of a road, the second time it is gone."""
     factory, count = filled(run)
     spark = session_on(cores)
-
-    def once() -> None:
-        if road == "landing":
-            land(factory, spark)
-        else:
-            to_nowhere(row_path(spark, factory))
-
-    once()
+    path = str(scratch() / f"rate-{count}.parquet")
+    roads: dict[str, Callable[[], object]] = {
+        "landing": lambda: land(factory, spark),
+        "rowpath": lambda: row_path(spark, factory).write.mode("overwrite").parquet(path),
+        "rows": lambda: to_nowhere(row_path(spark, factory)),
+        "parquet": lambda: to_nowhere(spark.read.parquet(path)),
+    }
+    if road == "parquet":
+        roads["rowpath"]()
+    roads[road]()
     tidy()
     began = time.perf_counter()
-    once()
-    seconds = time.perf_counter() - began
-    return count / seconds, count * 256 / 1e6 / seconds
+    roads[road]()
+    return count / (time.perf_counter() - began)
+
+
+def _megabytes(rows: float) -> Value:
+    """The same by the documents' bytes."""
+    return Value(rows * DOCUMENT_SIZE / 1e6, 1)
 
 
 @figure("spark.landing.rows_per_second.local1", unit="rows/s", goal=None, better="higher")
 def landing_rate_1(run: Run) -> Value:
-    """Node to table on one core."""
-    return Value(_rate(run, 1, "landing")[0], 1)
+    """Node to table, files written by tasks, on one core."""
+    return Value(_rate(run, 1, "landing"), 1)
+
+
+@figure("spark.landing.megabytes_per_second.local1", unit="MB/s", goal=None, better="higher")
+def landing_bytes_1(run: Run) -> Value:
+    """The same by the documents' bytes."""
+    return _megabytes(_rate(run, 1, "landing"))
 
 
 @figure("spark.landing.rows_per_second.local2", unit="rows/s", goal=None, better="higher")
 def landing_rate_2(run: Run) -> Value:
-    """Node to table on two cores."""
-    return Value(_rate(run, 2, "landing")[0], 1)
+    """Node to table, files written by tasks, on two cores."""
+    return Value(_rate(run, 2, "landing"), 1)
 
 
 @figure("spark.landing.megabytes_per_second.local2", unit="MB/s", goal=None, better="higher")
 def landing_bytes_2(run: Run) -> Value:
-    """Node to table on two cores, by the documents' bytes."""
-    return Value(_rate(run, 2, "landing")[1], 1)
+    """The same by the documents' bytes."""
+    return _megabytes(_rate(run, 2, "landing"))
 
 
 @figure("spark.rowpath.rows_per_second.local1", unit="rows/s", goal=None, better="higher")
-def row_rate_1(run: Run) -> Value:
-    """Node to Spark rows on one core."""
-    return Value(_rate(run, 1, "rowpath")[0], 1)
+def row_path_rate_1(run: Run) -> Value:
+    """Node to table, files written by Spark from rows, on one core."""
+    return Value(_rate(run, 1, "rowpath"), 1)
+
+
+@figure("spark.rowpath.megabytes_per_second.local1", unit="MB/s", goal=None, better="higher")
+def row_path_bytes_1(run: Run) -> Value:
+    """The same by the documents' bytes."""
+    return _megabytes(_rate(run, 1, "rowpath"))
 
 
 @figure("spark.rowpath.rows_per_second.local2", unit="rows/s", goal=None, better="higher")
-def row_rate_2(run: Run) -> Value:
-    """Node to Spark rows on two cores."""
-    return Value(_rate(run, 2, "rowpath")[0], 1)
+def row_path_rate_2(run: Run) -> Value:
+    """Node to table, files written by Spark from rows, on two cores."""
+    return Value(_rate(run, 2, "rowpath"), 1)
+
+
+@figure("spark.rowpath.megabytes_per_second.local2", unit="MB/s", goal=None, better="higher")
+def row_path_bytes_2(run: Run) -> Value:
+    """The same by the documents' bytes."""
+    return _megabytes(_rate(run, 2, "rowpath"))
+
+
+@figure("spark.rowpath_read.rows_per_second.local1", unit="rows/s", goal=None, better="higher")
+def rows_rate_1(run: Run) -> Value:
+    """Node to rows that Spark drops, on one core."""
+    return Value(_rate(run, 1, "rows"), 1)
+
+
+@figure("spark.rowpath_read.rows_per_second.local2", unit="rows/s", goal=None, better="higher")
+def rows_rate_2(run: Run) -> Value:
+    """Node to rows that Spark drops, on two cores."""
+    return Value(_rate(run, 2, "rows"), 1)
+
+
+@figure("spark.parquet_read.rows_per_second.local1", unit="rows/s", goal=None, better="higher")
+def parquet_rate_1(run: Run) -> Value:
+    """The same rows from Parquet, dropped, on one core."""
+    return Value(_rate(run, 1, "parquet"), 1)
+
+
+@figure("spark.parquet_read.rows_per_second.local2", unit="rows/s", goal=None, better="higher")
+def parquet_rate_2(run: Run) -> Value:
+    """The same rows from Parquet, dropped, on two cores."""
+    return Value(_rate(run, 2, "parquet"), 1)
+
+
+@figure("spark.consumer.rows_per_second", unit="rows/s", goal=None, better="higher")
+def consumer_rate(run: Run) -> Value:
+    """The client alone, without Spark: batches counted and dropped."""
+    factory, count = filled(run)
+    consume(factory)
+    began = time.perf_counter()
+    consume(factory)
+    return Value(count / (time.perf_counter() - began), 1)
 
 
 @figure("spark.batch_floor_ms", unit="ms", goal=None, better="lower")
