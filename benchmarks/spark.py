@@ -354,7 +354,7 @@ def landing_rate_1(run: Run) -> Value:
 
 @figure("spark.landing.megabytes_per_second.local1", unit="MB/s", goal=None, better="higher")
 def landing_bytes_1(run: Run) -> Value:
-    """The same by the documents' bytes."""
+    """Bytes of documents, node to table, files written by tasks, on one core."""
     return _megabytes(_rate(run, 1, "landing"))
 
 
@@ -366,7 +366,7 @@ def landing_rate_2(run: Run) -> Value:
 
 @figure("spark.landing.megabytes_per_second.local2", unit="MB/s", goal=None, better="higher")
 def landing_bytes_2(run: Run) -> Value:
-    """The same by the documents' bytes."""
+    """Bytes of documents, node to table, files written by tasks, on two cores."""
     return _megabytes(_rate(run, 2, "landing"))
 
 
@@ -378,7 +378,7 @@ def row_path_rate_1(run: Run) -> Value:
 
 @figure("spark.rowpath.megabytes_per_second.local1", unit="MB/s", goal=None, better="higher")
 def row_path_bytes_1(run: Run) -> Value:
-    """The same by the documents' bytes."""
+    """Bytes of documents, node to table, files written by Spark from rows, on one core."""
     return _megabytes(_rate(run, 1, "rowpath"))
 
 
@@ -390,7 +390,7 @@ def row_path_rate_2(run: Run) -> Value:
 
 @figure("spark.rowpath.megabytes_per_second.local2", unit="MB/s", goal=None, better="higher")
 def row_path_bytes_2(run: Run) -> Value:
-    """The same by the documents' bytes."""
+    """Bytes of documents, node to table, files written by Spark from rows, on two cores."""
     return _megabytes(_rate(run, 2, "rowpath"))
 
 
