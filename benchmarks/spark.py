@@ -225,6 +225,14 @@ def row_path(spark: SparkSession, factory: ClientFactory) -> DataFrame:
     return spark.read.format("dcp").option("url", factory.url).option("partitions", "2").load()
 
 
+def same_rows(spark: SparkSession, factory: ClientFactory, count: int) -> str:
+    """Where the rows of a node stand as Parquet, written once."""
+    path = scratch() / f"same-{count}.parquet"
+    if not path.exists():
+        row_path(spark, factory).write.parquet(str(path))
+    return str(path)
+
+
 def to_nowhere(frame: DataFrame) -> None:
     """Make Spark produce every row and keep none."""
     frame.write.format("noop").mode("overwrite").save()
@@ -269,8 +277,7 @@ def consume(factory: ClientFactory) -> int:
 def _row_path_against_parquet(run: Run, documents: int) -> Value:
     factory, count = filled(run, documents)
     spark = session_on(1)
-    path = str(scratch() / f"same-{count}.parquet")
-    row_path(spark, factory).write.mode("overwrite").parquet(path)
+    path = same_rows(spark, factory, count)
     return compared(
         run,
         lambda: to_nowhere(row_path(spark, factory)),
@@ -325,15 +332,13 @@ def _rate(run: Run, cores: int, road: str) -> float:
     """Rows per second of a road, the second time it is gone."""
     factory, count = filled(run)
     spark = session_on(cores)
-    path = str(scratch() / f"rate-{count}.parquet")
+    written = str(scratch() / "written.parquet")
     roads: dict[str, Callable[[], object]] = {
         "landing": lambda: land(factory, spark),
-        "rowpath": lambda: row_path(spark, factory).write.mode("overwrite").parquet(path),
+        "rowpath": lambda: row_path(spark, factory).write.mode("overwrite").parquet(written),
         "rows": lambda: to_nowhere(row_path(spark, factory)),
-        "parquet": lambda: to_nowhere(spark.read.parquet(path)),
+        "parquet": lambda: to_nowhere(spark.read.parquet(same_rows(spark, factory, count))),
     }
-    if road == "parquet":
-        roads["rowpath"]()
     roads[road]()
     tidy()
     began = time.perf_counter()
