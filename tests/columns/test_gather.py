@@ -34,7 +34,7 @@ class Found:
 
     rows: pa.Table
     others: list[tuple[bytes, int, int]]
-    runs: list[tuple[int, int]]
+    steps: list[tuple[int, ...]]
     counted: int
     error: tuple[str, int | None] | None
 
@@ -107,14 +107,16 @@ class _Collected:
         self._batches: list[pa.RecordBatch] = []
         self._rows = self._counted = 0
         self._others: list[tuple[bytes, int, int]] = []
-        self._runs: list[tuple[int, int]] = []
+        self._steps: list[tuple[int, ...]] = []
         self.error: tuple[str, int | None] | None = None
 
     def add(self, result: ScanResult, memory: np.ndarray[Any, Any]) -> None:
         for offset, size, reason, row in result.others.tolist():
             self._others.append((bytes(memory[offset : offset + size]), reason, self._rows + row))
-        for start, stop, _, vbucket, *_ in result.runs:
-            self._runs += [(vbucket, self._rows + row) for row in range(start, stop)]
+        for _, start, stop, _, vbucket, first, last, *_ in result.steps:
+            self._steps += [(vbucket, self._rows + row) for row in range(start, stop)]
+            if start == stop:
+                self._steps.append((vbucket, self._rows + start, first, last))
         result.batch.validate(full=True)
         self._batches.append(result.batch)
         self._rows += result.batch.num_rows
@@ -124,7 +126,7 @@ class _Collected:
 
     def outcome(self) -> Found:
         table = pa.Table.from_batches(self._batches, schema=SCHEMA).combine_chunks()
-        return Found(table, self._others, self._runs, self._counted, self.error)
+        return Found(table, self._others, self._steps, self._counted, self.error)
 
 
 def stream_of(seed: int, frames: int, *, wild: bool = True) -> bytes:
@@ -157,12 +159,12 @@ def test_a_socket_gives_what_a_buffer_gives(
     random = Random(seed)
     places = sorted(random.randrange(len(data)) for _ in range(9))
     pieces = [data[a:b] for a, b in zip([0, *places], [*places, len(data)], strict=True)]
-    expected = scanned(Scanner(markers=True, runs=True), data)
-    found = gathered(Scanner(markers=True, runs=True), pair, pieces, limit)
+    expected = scanned(Scanner(steps=True), data)
+    found = gathered(Scanner(steps=True), pair, pieces, limit)
     assert found.rows.num_rows > 20
     assert found.others == expected.others
     assert (found.counted, found.error) == (expected.counted, expected.error)
-    assert wild or found.runs == expected.runs
+    assert wild or found.steps == expected.steps
     assert found.rows.equals(expected.rows)
 
 

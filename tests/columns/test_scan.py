@@ -24,11 +24,13 @@ from headrace.capture.walk import walk
 from headrace.columns.block import ROWS_MAX, BlockPool
 from headrace.columns.scan import Scanner, warm
 from headrace.columns.schema import SCHEMA
-from headrace.columns.table import Reason
+from headrace.columns.table import MARKS_MAX, Reason, Step
 from headrace.errors import ConfigError
-from headrace.wire.codec import encode
+from headrace.wire.codec import decode, encode
 from headrace.wire.dialect import Dialect
-from headrace.wire.messages import Prepare
+from headrace.wire.frame import split_frames
+from headrace.wire.messages import Mutation, Prepare, SnapshotMarker
+from headrace.wire.opcodes import Opcode
 from tests.columns.makers import D7, frame, marker, mutation
 from tests.columns.roads import kernel_road, plain_road
 from tests.fuzz.conversations import drawn_frame, recorded_frames
@@ -39,7 +41,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.capture.conversation import Direction
-    from headrace.columns.scan import ScanResult
 
 CAPTURES: Final = Path(__file__).parent.parent / "captures"
 VECTORS: Final = Path(__file__).parent.parent / "vectors" / "vectors.json"
@@ -208,67 +209,113 @@ def test_seqnos_use_all_64_bits() -> None:
     assert (scanner.stream(5).seqno, scanner.stream(5).snapshot_end) == (top, top)
 
 
-def test_every_marker_is_handed_back_to_an_owner_who_asks() -> None:
+def test_every_marker_is_a_step_for_an_owner_who_asks() -> None:
     data = marker(1, 9) + mutation(1) + marker(10, 12)
-    result = Scanner(markers=True).scan(data)
-    assert result.others["reason"].tolist() == [Reason.MARKER, Reason.MARKER]
+    result = Scanner(steps=True).scan(data)
+    assert result.others.tolist() == []
+    assert [(s[Step.START], s[Step.STOP], s[Step.FIRST], s[Step.LAST]) for s in result.steps] == [
+        (0, 0, 1, 9),
+        (0, 1, 1, 1),
+        (1, 1, 10, 12),
+    ]
+    assert result.marked == len(data) - len(mutation(1))
     assert result.batch.column("snapshot_end").to_pylist() == [9]
 
 
-def runs_by_hand(result: ScanResult) -> list[tuple[int, ...]]:
-    """Runs as a person finds them: rows one by one, cut at other frames."""
-    cuts = set(result.others["row"].tolist())
-    runs: list[list[dict[str, int]]] = []
-    for number, row in enumerate(result.batch.to_pylist()):
-        before = runs[-1][-1] if runs else None
-        same = before is not None and all(before[n] == row[n] for n in ("opaque", "vbucket"))
-        if not same or number in cuts:
-            runs.append([])
-        runs[-1].append({**row, "number": number})
-    return [
-        (
-            run[0]["number"],
-            run[-1]["number"] + 1,
-            run[0]["opaque"],
-            run[0]["vbucket"],
-            min(row["seqno"] for row in run),
-            max(row["seqno"] for row in run),
-            run[-1]["cas"],
-        )
-        for run in runs
-    ]
+def steps_by_hand(data: bytes) -> list[tuple[int, ...]]:
+    """Steps as a person finds them: frame by frame, a run cut at every frame that is no row of it.
+
+    (Frames handed back before it, first row, row behind the last, opaque, vbucket, least seqno or
+    start, greatest or end, CAS or flags, purge seqno, whether it was told.)
+    """
+    steps: list[tuple[int, ...]] = []
+    rows = others = 0
+    run: list[Mutation] = []
+
+    def end_run() -> None:
+        if run:
+            seqnos = [one.by_seqno for one in run]
+            numbers = (rows - len(run), rows, run[0].opaque, run[0].vbucket)
+            told = (min(seqnos), max(seqnos), run[-1].cas, 0, 0)
+            steps.append((others, *numbers, *told))
+            run.clear()
+
+    for one in split_frames(data):
+        message = decode(one, D7)
+        if isinstance(message, Mutation):
+            if run and (run[-1].opaque, run[-1].vbucket) != (message.opaque, message.vbucket):
+                end_run()
+            run.append(message)
+            rows += 1
+            continue
+        end_run()
+        if isinstance(message, SnapshotMarker) and message.start_seqno is not None:
+            assert message.end_seqno is not None
+            numbers = (rows, rows, message.opaque, message.vbucket)
+            span = (message.start_seqno, message.end_seqno, message.flags or 0)
+            purge = message.purge_seqno
+            steps.append((others, *numbers, *span, purge or 0, purge is not None))
+        else:
+            others += 1
+    end_run()
+    return steps
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_runs_are_cut_where_the_stream_changes_or_another_frame_stood(seed: int) -> None:
+@pytest.mark.parametrize("seed", range(30))
+def test_steps_are_runs_and_markers_in_the_order_of_the_wire(seed: int) -> None:
     draw = Random(seed)
     seqnos = [draw.choice([0, 1 << 62, (1 << 64) - 2000]) for _ in range(3)]
-    data = b"".join(marker(1, (1 << 64) - 1, vbucket=vbucket) for vbucket in range(3))
+    top = (1 << 64) - 1
+    data = b"".join(marker(1, top, vbucket=vbucket) for vbucket in range(3))
     for _ in range(200):
         vbucket = draw.randrange(3)
-        for _ in range(draw.randrange(1, 4)):
+        for _ in range(draw.randrange(4)):
             seqnos[vbucket] += draw.randrange(1, 3)
             data += mutation(seqnos[vbucket], vbucket=vbucket, opaque=9 if vbucket else 8)
-        if draw.random() < 0.2:
-            data += marker(1, (1 << 64) - 1, vbucket=vbucket)
-    result = Scanner(markers=True, runs=True).scan(data)
+        while draw.random() < 0.3:
+            long = SnapshotMarker(
+                vbucket=vbucket,
+                opaque=draw.randrange(1 << 32),
+                start_seqno=draw.randrange(top),
+                end_seqno=top,
+                flags=draw.choice([1, 2, 10, 16]),
+                max_visible_seqno=draw.randrange(top),
+                high_completed_seqno=1,
+                purge_seqno=draw.choice([0, 7, top]),
+            )
+            data += draw.choice([marker(1, top, vbucket=vbucket), encode(long, D7), frame(0x5C)])
+    result = Scanner(steps=True).scan(data)
     assert result.broken_at is None
-    assert [tuple(run[:7]) for run in result.runs] == runs_by_hand(result), seed
+    assert [tuple(step) for step in result.steps] == steps_by_hand(data), seed
+    markers = [one for one in split_frames(data) if one.opcode == Opcode.SNAPSHOT_MARKER]
+    assert result.marked == sum(one.size for one in markers)
 
 
-def test_runs_end_before_the_row_that_does_not_rise() -> None:
+def test_a_marker_that_is_no_step_is_handed_back() -> None:
+    """The draft's has no range; and there is room for so many of the others."""
+    draft = Scanner(Dialect.UPR_DRAFT, steps=True).scan(frame(0x56))
+    assert (draft.steps, draft.others["reason"].tolist()) == ([], [Reason.MARKER])
+    result = Scanner(steps=True).scan(marker(1, 9) * (MARKS_MAX + 2) + mutation(1) + marker(2, 9))
+    assert len(result.steps) == MARKS_MAX + 1
+    assert result.others["row"].tolist() == [0, 0, 1]
+    assert result.steps[-1][Step.OTHERS : Step.STOP + 1] == [2, 0, 1]
+    assert result.marked == MARKS_MAX * len(marker(1, 9))
+
+
+def test_steps_end_before_the_row_that_does_not_rise() -> None:
     rising = mutation(5) + mutation(7)
-    scanner = Scanner(markers=True, runs=True)
-    result = scanner.scan(marker(1, 9) + rising + mutation(7) + mutation(8))
-    assert (result.broken_at, [run[:2] for run in result.runs]) == (2, [[0, 2]])
-    assert Scanner(markers=True, runs=True).scan(rising + mutation(6)).broken_at is None, (
+    scanner = Scanner(steps=True)
+    result = scanner.scan(marker(1, 9) + rising + mutation(7) + mutation(8) + marker(10, 12))
+    places = [step[Step.START : Step.STOP + 1] for step in result.steps]
+    assert (result.broken_at, places) == (2, [[0, 0], [0, 2]])
+    assert Scanner(steps=True).scan(rising + mutation(6)).broken_at is None, (
         "without a marker any order may be"
     )
     assert scanner.scan(mutation(1)).broken_at is None, "a scan knows its own rows alone"
 
 
-def test_nobody_pays_for_runs_who_does_not_ask() -> None:
-    assert Scanner().scan(mutation(1)).runs == []
+def test_nobody_pays_for_steps_who_does_not_ask() -> None:
+    assert Scanner().scan(marker(1, 9) + mutation(1)).steps == []
 
 
 # -- memory ----------------------------------------------------------------------------------------

@@ -197,9 +197,12 @@ class Play:
         self.feed(item(name, seqno, self.opaque, *more))
 
     def take_run(self, first: str, last: str) -> None:
-        events = self.connection.advance(
-            self.opaque, first_seqno=int(first), last_seqno=int(last), size=0, now=0
+        progress = self.connection.advance(
+            self.opaque, VBUCKET, Seqno(int(first)), Seqno(int(last)), now=0
         )
+        events: list[e.Event] = []
+        if progress is not None and progress.completed is not None:
+            events.append(e.SnapshotCompleted(vbucket=VBUCKET, token=progress.token))
         self._tell(events)
         self._tell_state()
 
@@ -263,7 +266,7 @@ class Play:
         self.lines += [line for event in events if (line := told(event))]
 
     def _tell_state(self) -> None:
-        machine = self.connection._known[VBUCKET, None]._machine
+        machine = self.connection._known[VBUCKET, None].machine
         if machine is not None:
             self.lines.append(f"{machine.state.name} {self._token(machine.token)}")
 

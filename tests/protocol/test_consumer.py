@@ -20,7 +20,7 @@ from headrace.wire.codec import decode, encode
 from headrace.wire.dialect import Dialect
 from headrace.wire.frame import Frame, split_frames
 from headrace.wire.message import ErrorReply, Message, UnknownCommand, stream_id_info
-from headrace.wire.opcodes import Opcode, Status, StreamEndReason
+from headrace.wire.opcodes import MarkerFlag, Opcode, Status, StreamEndReason
 from tests.protocol.scripting import ITEMS, VBUCKET, connected, item, size_of
 
 if TYPE_CHECKING:
@@ -130,7 +130,10 @@ def test_what_came_before_an_error_is_told_and_then_the_error() -> None:
         lambda: connection.tick(now=1),
         lambda: connection.receive(b"", now=1),
         lambda: connection.receive_frame(Frame(magic=0x80, opcode=0x5C), now=1),
-        lambda: connection.advance(opaque, first_seqno=2, last_seqno=2, size=0, now=1),
+        lambda: connection.advance(opaque, VBUCKET, Seqno(2), Seqno(2), now=1),
+        lambda: connection.announce(
+            opaque, VBUCKET, Seqno(4), Seqno(9), flags=1, purge_seqno=None, now=1
+        ),
     ]
     for call in calls:
         with pytest.raises(RemoteProtocolError, match="must be above 1"):
@@ -171,8 +174,26 @@ def random_stream(rng: random.Random, opaque: int) -> list[Message]:
     return messages
 
 
+def announce(connection: ConsumerConnection, message: m.SnapshotMarker) -> e.SnapshotStarted | None:
+    """Tell a marker by its numbers, as a client on the bulk road does."""
+    size = size_of(message, D7)
+    connection.window.received(size)
+    connection.window.processed(size)
+    assert message.start_seqno is not None
+    assert message.end_seqno is not None
+    return connection.announce(
+        message.opaque,
+        message.vbucket,
+        Seqno(message.start_seqno),
+        Seqno(message.end_seqno),
+        flags=message.flags or 0,
+        purge_seqno=None if message.purge_seqno is None else Seqno(message.purge_seqno),
+        now=0,
+    )
+
+
 def take_bulk(connection: ConsumerConnection, data: bytes) -> int:
-    """What a client on the bulk road does: items as runs, all other frames one by one."""
+    """What a client on the bulk road does: items as runs, markers as numbers, frames one by one."""
     held = 0
     run: list[tuple[int, int]] = []
     opaque = 0
@@ -181,9 +202,14 @@ def take_bulk(connection: ConsumerConnection, data: bytes) -> int:
         nonlocal held
         if run:
             size = sum(size for _, size in run)
-            connection.advance(
-                opaque, first_seqno=run[0][0], last_seqno=run[-1][0], size=size, now=0
+            connection.window.received(size)
+            progress = connection.advance(
+                opaque, VBUCKET, Seqno(run[0][0]), Seqno(run[-1][0]), now=0
             )
+            assert progress is not None
+            position = connection.position(VBUCKET)
+            assert progress.token == position.token
+            assert progress.completed in (None, position)
             held += size
             run.clear()
 
@@ -192,7 +218,10 @@ def take_bulk(connection: ConsumerConnection, data: bytes) -> int:
         event_seqno = getattr(message, "by_seqno", None) or getattr(
             message, "commit_seqno", getattr(message, "abort_seqno", None)
         )
-        if event_seqno is None:
+        if isinstance(message, m.SnapshotMarker):
+            flush()
+            announce(connection, message)
+        elif event_seqno is None:
             flush()
             connection.receive_frame(frame, now=0)
         else:
@@ -226,21 +255,57 @@ def test_a_run_that_breaks_a_rule_breaks_the_connection() -> None:
     connection, opaque = opened()
     told(connection, marker(opaque, 1, 3))
     with pytest.raises(RemoteProtocolError, match="outside its snapshot"):
-        connection.advance(opaque, first_seqno=1, last_seqno=4, size=0, now=0)
+        connection.advance(opaque, VBUCKET, Seqno(1), Seqno(4), now=0)
     with pytest.raises(RemoteProtocolError, match="outside its snapshot"):
         connection.tick(now=0)
 
 
-def test_a_run_of_a_stream_that_was_closed_is_dropped_and_acknowledged() -> None:
+@pytest.mark.parametrize(
+    ("start", "end", "sentence"),
+    [(9, 8, "from 9 to 8"), (1, 3, r"1\.\.3 lies below the last seqno 3")],
+)
+def test_a_marker_that_breaks_a_rule_breaks_the_connection(
+    start: int, end: int, sentence: str
+) -> None:
+    """Told by its numbers or as a frame: the same sentence."""
+    for told_as_numbers in (True, False):
+        connection, opaque = opened()
+        told(connection, marker(opaque, 1, 3), item("mutation", 3, opaque))
+        bad = marker(opaque, start, end)
+        with pytest.raises(RemoteProtocolError, match=sentence):
+            announce(connection, bad) if told_as_numbers else told(connection, bad)
+        with pytest.raises(RemoteProtocolError, match=sentence):
+            connection.tick(now=0)
+
+
+def test_what_is_told_by_numbers_must_be_of_the_streams_vbucket() -> None:
+    connection, opaque = opened()
+    other = replace(marker(opaque, 1, 3), vbucket=VBUCKET + 1)
+    with pytest.raises(RemoteProtocolError, match=f"of the stream of vbucket {VBUCKET}"):
+        announce(connection, other)
+    assert connection.failure is not None
+
+
+def test_a_marker_that_wants_an_answer_gets_it_behind_its_last_item() -> None:
+    connection, opaque = opened()
+    connection.take_output()
+    asking = replace(marker(opaque, 1, 3), flags=int(MarkerFlag.ACK | 1))
+    started = announce(connection, asking)
+    assert started is not None
+    assert (started.snapshot, started.flags) == (SnapshotRange(Seqno(1), Seqno(3)), 9)
+    connection.advance(opaque, VBUCKET, Seqno(1), Seqno(2), now=0)
+    assert sent(connection) == []
+    connection.advance(opaque, VBUCKET, Seqno(3), Seqno(3), now=0)
+    assert sent(connection) == [m.SnapshotMarkerReply(opaque=opaque)]
+
+
+def test_what_comes_for_a_stream_that_was_closed_is_dropped() -> None:
     connection, opaque = opened()
     told(connection, marker(opaque, 1, 3))
-    assert connection.is_open(opaque)
     connection.close_stream(VBUCKET)
-    assert not connection.is_open(opaque)
-    connection.take_output()
-    assert connection.advance(opaque, first_seqno=1, last_seqno=2, size=500, now=0) == []
-    connection.tick(now=0)
-    assert m.BufferAck(ack_bytes=500 + 44) in sent(connection)
+    assert connection.advance(opaque, VBUCKET, Seqno(1), Seqno(2), now=0) is None
+    assert announce(connection, marker(opaque, 4, 5)) is None
+    assert connection.failure is None
 
 
 # -- flow control and noop ------------------------------------------------------------------------

@@ -66,6 +66,10 @@ def stream(token: ResumeToken = START, **more: Boundaries | Seqno) -> ConsumerSt
     return ConsumerStream(token, opaque=OPAQUE, **more)  # type: ignore[arg-type]
 
 
+def advance(subject: ConsumerStream, first: int, last: int) -> None:
+    subject.advance(Seqno(first), Seqno(last))
+
+
 def walk(subject: ConsumerStream, *messages: Request) -> list[State]:
     return [subject.receive(message).state for message in messages]
 
@@ -265,7 +269,7 @@ def test_a_snapshot_that_is_held_in_part_only_grows(
     for seqno, (start, last) in enumerate(markers, start=6):
         walk(subject, marker(start, last))
         assert subject.token.seqno < seqno, "not before an item of it"
-        subject.advance(max(start, seqno), max(start, seqno))
+        advance(subject, max(start, seqno), max(start, seqno))
     assert subject.token.snapshot == SnapshotRange(Seqno(held[0]), Seqno(held[1]))
     assert not subject.boundaries
 
@@ -349,16 +353,16 @@ def test_a_run_of_items_is_checked_at_both_ends() -> None:
         subject = stream()
         subject.receive(marker(3, 9))
         with pytest.raises(RemoteProtocolError, match=r"outside its snapshot 3\.\.9"):
-            subject.advance(first, last)
+            advance(subject, first, last)
         assert subject.state is State.BROKEN
     subject = stream()
     walk(subject, marker(3, 9), mutation(5))
     with pytest.raises(RemoteProtocolError, match="must be above 5"):
-        subject.advance(5, 6)
+        advance(subject, 5, 6)
     with pytest.raises(LocalProtocolError, match="from 6 down to 5"):
-        stream().advance(6, 5)
+        advance(stream(), 6, 5)
     with pytest.raises(RemoteProtocolError, match="while OPEN"):
-        stream().advance(1, 2)
+        advance(stream(), 1, 2)
 
 
 @given(st.data())
@@ -376,8 +380,8 @@ def test_runs_and_single_items_lead_to_the_same_place(data: st.DataObject) -> No
             one.receive(mutation(seqno))
         cut = data.draw(st.integers(0, len(seqnos) - 1))
         if cut:
-            run.advance(seqnos[0], seqnos[cut - 1])
-        run.advance(seqnos[cut], seqnos[-1])
+            advance(run, seqnos[0], seqnos[cut - 1])
+        advance(run, seqnos[cut], seqnos[-1])
         at = seqnos[-1] + tail
         assert (one.token, one.boundaries, one.state) == (run.token, run.boundaries, run.state)
 

@@ -1,8 +1,8 @@
 """Two roads from a receive buffer to rows and events, both through one ConsumerConnection.
 
 The bulk road scans the buffer straight into Arrow (`headrace.columns`): items become rows of a
-batch, every other frame goes to the connection by its place in the buffer, and each run of rows
-between two of them is told to the connection by its first and last seqno. The object road gives
+batch; the connection is told each run of rows by its first and last seqno, each marker by its
+numbers, and is given every other frame by its place in the buffer. The object road gives
 every frame to the connection and gets every change as an event.
 
 Both give pieces in the order of the wire: `Rows`, `Whole` (a vbucket stands at a boundary, with the
@@ -19,12 +19,12 @@ Imports: columns, errors, history, protocol, wire.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from headrace.columns.block import BlockPool
 from headrace.columns.scan import Scanner, can_receive
 from headrace.columns.schema import SCHEMA
-from headrace.columns.table import Reason, Run
+from headrace.columns.table import Reason, Step
 from headrace.errors import HeadraceError, RemoteProtocolError
 from headrace.protocol import events as e
 from headrace.protocol.flow import counted_size
@@ -51,7 +51,7 @@ _MAGICS: Final = frozenset(int(magic) for magic in Magic)
 _CAN_RECEIVE: Final = can_receive()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Rows:
     """Rows ``start`` to ``stop`` of a batch: consecutive items of one stream.
 
@@ -70,7 +70,7 @@ class Rows:
     span: SnapshotRange | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Whole:
     """Every row of the vbucket so far belongs to a complete snapshot."""
 
@@ -137,7 +137,6 @@ class BulkRoad:
         self._inflate = inflate
         self._objects = objects
         self._scanner: Scanner | None = None
-        self._streams: dict[int, int] = {}
 
     def take(self, view: memoryview, *, now: float) -> Taken:
         """Take the whole frames at the front of ``view``, at most a scanner's window of them."""
@@ -167,8 +166,7 @@ class BulkRoad:
             collections=Feature.COLLECTIONS in connected.features,
             stream_ids=settings.stream_ids,
             inflate=self._inflate and Feature.SNAPPY in connected.features,
-            markers=True,
-            runs=True,
+            steps=True,
             pool=POOL,
         )
 
@@ -216,63 +214,77 @@ class BulkRoad:
     def _take_result(self, result: ScanResult, view: memoryview, taken: Taken, now: float) -> None:
         if not result.consumed and result.error is None:
             return
-        others = [
-            (*one, cut(view, one[0], body_lengths(view, one[0]))) for one in result.others.tolist()
-        ]
-        taken.size = result.counted
-        for _, size, _, _, frame in others:
-            if frame.magic in _REQUESTS:
-                taken.size -= counted_size(frame.opcode, size)
-        self.connection.window.received(taken.size)
-        runs = iter(result.runs)
-        run = next(runs, None)
-        for _, _, reason, row, frame in others:
-            while run is not None and run[Run.START] < row:
-                self._take_run(run, result, taken, now)
-                run = next(runs, None)
-            if result.broken_at is not None and row > result.broken_at:
-                break
-            if reason == Reason.STREAMS or (reason == Reason.PREFIX and not self._objects):
-                raise RemoteProtocolError(f"{frame.name} of a stream or collection nobody named")
-            self._take_frame(frame, taken.pieces, now)
-        while run is not None:
-            self._take_run(run, result, taken, now)
-            run = next(runs, None)
+        others = [_Other(view, *one) for one in result.others.tolist()] if len(result.others) else []
+        taken.size = result.counted - result.marked - sum(other.counted for other in others)
+        window = self.connection.window
+        window.received(taken.size + result.marked)
+        window.processed(result.marked)
+        done = 0
+        for step in result.steps:
+            if step[Step.OTHERS] > done:
+                self._take_others(others[done : step[Step.OTHERS]], result, taken, now)
+                done = step[Step.OTHERS]
+            self._take_step(step, result, taken.pieces, now)
+        self._take_others(others[done:], result, taken, now)
         if result.broken_at is not None:
             raise _broken_rule(result)
         if result.error is not None:
             raise result.error
 
+    def _take_others(
+        self, others: list[_Other], result: ScanResult, taken: Taken, now: float
+    ) -> None:
+        for other in others:
+            if result.broken_at is not None and other.row > result.broken_at:
+                break
+            reason, frame = other.reason, other.frame
+            if reason == Reason.STREAMS or (reason == Reason.PREFIX and not self._objects):
+                raise RemoteProtocolError(f"{frame.name} of a stream or collection nobody named")
+            self._take_frame(frame, taken.pieces, now)
+
     def _take_frame(self, frame: Frame, pieces: list[Piece], now: float) -> None:
         for event in self.connection.receive_frame(frame, now=now):
-            if isinstance(event, e.StreamOpened):
-                self._streams[event.opaque] = event.vbucket
-            elif isinstance(event, e.SnapshotCompleted):
+            if isinstance(event, e.SnapshotCompleted):
                 pieces.append(_whole(self.connection, event))
-                continue
-            pieces.append(event)
+            else:
+                pieces.append(event)
 
-    def _take_run(self, run: list[int], result: ScanResult, taken: Taken, now: float) -> None:
-        start, stop, opaque, vbucket, first, last, cas, _ = run
+    def _take_step(
+        self, step: list[Any], result: ScanResult, pieces: list[Piece], now: float
+    ) -> None:
+        """Take a run of rows or a marker. Few calls: it is done with cold caches."""
+        _, start, stop, opaque, vbucket, first, last, said, purge, is_purge_told = step
         connection = self.connection
-        if not connection.is_open(opaque):
-            return
-        if self._streams.get(opaque) != vbucket:
-            raise RemoteProtocolError(
-                f"items of vbucket {vbucket} with the opaque of the stream of vbucket "
-                f"{self._streams.get(opaque)}"
+        if start == stop:
+            purge_seqno = purge if is_purge_told else None
+            started = connection.announce(
+                opaque, vbucket, first, last, flags=said, purge_seqno=purge_seqno, now=now
             )
-        told = connection.advance(opaque, first_seqno=first, last_seqno=last, size=0, now=now)
+            if started is not None:
+                pieces.append(started)
+            return
+        progress = connection.advance(opaque, vbucket, first, last, now=now)
         # Only now: rows that the stream refuses would come again.
+        if progress is None:
+            return
         batch = result.batch
         size = result.size * (stop - start) // batch.num_rows
-        token, span = connection.progress(opaque)
-        taken.pieces.append(Rows(batch, start, stop, vbucket, cas, size, token, span))
-        for event in told:
-            if isinstance(event, e.SnapshotCompleted):
-                taken.pieces.append(_whole(connection, event))
-            else:
-                taken.pieces.append(event)
+        token, span, completed = progress.token, progress.span, progress.completed
+        pieces.append(Rows(batch, start, stop, vbucket, said, size, token, span))
+        if completed is not None:
+            pieces.append(Whole(vbucket, completed))
+
+
+class _Other:
+    """A frame that made no row."""
+
+    __slots__ = ("counted", "frame", "reason", "row")
+
+    def __init__(self, view: memoryview, at: int, size: int, reason: int, row: int) -> None:
+        self.frame = frame = cut(view, at, body_lengths(view, at))
+        self.reason = reason
+        self.row = row
+        self.counted = counted_size(frame.opcode, size) if frame.magic in _REQUESTS else 0
 
 
 def _broken_rule(result: ScanResult) -> RemoteProtocolError:

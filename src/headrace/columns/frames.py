@@ -37,9 +37,12 @@ from headrace.columns.machine import (
 )
 from headrace.columns.schema import COLUMNS, Presence
 from headrace.columns.table import (
+    MARKS_MAX,
+    STEP_NUMBERS,
     STREAM_NUMBERS,
     Context,
     Reason,
+    Step,
     Stop,
     Stream,
     named_place,
@@ -51,6 +54,7 @@ HEADER: Final = 24
 FORM_SIZE: Final = 8 * FORM_NUMBERS
 ENTRY_SIZE: Final = 8 * INDEX_NUMBERS
 STREAM_SIZE: Final = 8 * STREAM_NUMBERS
+STEP_SIZE: Final = 8 * STEP_NUMBERS
 OTHER_SIZE: Final = int(b.OTHER.itemsize)
 OTHERS: Final = b.PLACES["others"]
 PRESENCE: Final = b.PLACES["presence"]
@@ -246,6 +250,29 @@ def _marker(stream: int, form: int, extras_at: int, flags: int) -> None:
 
 
 @compiled
+def _note_marker(context: int, stream: int, at: int, counted: int) -> bool:
+    """Note a marker in force for the steps; False: it has no range, or there is no room."""
+    count = get(context, Context.MARK_COUNT)
+    ranged = get(stream, Stream.PRESENCE) == RANGE_PRESENCE
+    if get(context, Context.STEPS) == 0 or not ranged or count >= MARKS_MAX:
+        return False
+    row, line = get(context, Context.ROWS), get(context, Context.MARKS) + count * STEP_SIZE
+    put(line, Step.OTHERS, get(context, Context.OTHERS))
+    put(line, Step.START, row)
+    put(line, Step.STOP, row)
+    put(line, Step.OPAQUE, wire32(at + 12))
+    put(line, Step.VBUCKET, wire16(at + 6))
+    put(line, Step.FIRST, get(stream, Stream.START))
+    put(line, Step.LAST, get(stream, Stream.END))
+    put(line, Step.SAID, get(stream, Stream.FLAGS))
+    put(line, Step.PURGE, get(stream, Stream.PURGE))
+    put(line, Step.IS_PURGE_TOLD, (get(stream, Stream.KNOWN) >> 2) & 1)
+    put(context, Context.MARK_COUNT, count + 1)
+    add(context, Context.MARK_SIZE, counted)
+    return True
+
+
+@compiled
 def _unmark(stream: int) -> None:
     """Leave the stream without a snapshot in force."""
     put(stream, Stream.START, 0)
@@ -424,7 +451,9 @@ def _sound_frame(
         _row(context, at, form, stream, identity, extras_at, prefix, key, value - metadata)
     elif kind == Kind.MARKER:
         _marker(stream, form, extras_at, said)
-        if said & ACK or get(context, Context.MARKERS) == 1:
+        if not _note_marker(context, stream, at, counted) and (
+            said & ACK or get(context, Context.STEPS) != 0
+        ):
             _hand_back(context, at, size, Reason.MARKER)
     else:
         _unmark(stream)

@@ -44,6 +44,7 @@ from headrace.columns.frames import (
     SNAPSHOT_END,
     SNAPSHOT_FLAGS,
     SNAPSHOT_START,
+    STEP_SIZE,
     STREAM_SIZE,
     VALUE,
     VBUCKET,
@@ -73,7 +74,7 @@ from headrace.columns.machine import (
     wire64,
 )
 from headrace.columns.schema import Event, Presence
-from headrace.columns.table import RUN_NUMBERS, Context, Run, Stop, Stream
+from headrace.columns.table import Context, Step, Stop, Stream
 from headrace.wire.opcodes import Magic, Opcode
 
 SLACK: Final = block.SLACK
@@ -81,7 +82,6 @@ BITMAPS: Final = tuple(block.PLACES[f"valid {group.name}"] for group in block.PR
 GROUPS: Final = len(block.PRESENCES)
 ZEROS: Final = block.PLACES["zeros"]
 FULL: Final = int(Stop.FULL)
-RUN_SIZE: Final = 8 * RUN_NUMBERS
 OTHER_ROW: Final = block.OTHER_ROW
 RESOLUTION: Final = int(Presence.RESOLUTION)
 MARKED: Final = int(Presence.MARKED)
@@ -117,8 +117,8 @@ def finish(context: int) -> None:
         elif (seen_all >> group) & 1 == 0:
             nulls = rows - _bitmap(base, rows, group)
         put(context, Context.FIRST_NULLS + group, nulls)
-    if get(context, Context.RUNS) != 0:
-        _find_runs(context, base, rows)
+    if get(context, Context.STEPS) != 0:
+        _find_steps(context, base, rows)
     _describe(context, base, rows)
 
 
@@ -162,19 +162,40 @@ def _plain_run(base: int, row: int, limit: int, opaque: int, vbucket: int) -> in
 
 
 @compiled
-def _find_runs(context: int, base: int, rows: int) -> None:
-    """Cut the rows where the stream changes or another frame stood; look at their order."""
-    runs, count, row = get(context, Context.RUNS), 0, 0
+def _pass_marks(context: int, mark: int, row: int) -> int:
+    """Make steps of the noted markers up to a row; return the first that is behind it."""
+    count, line = 0, get(context, Context.STEPS) + get(context, Context.STEP_COUNT) * STEP_SIZE
+    end = get(context, Context.MARKS) + get(context, Context.MARK_COUNT) * STEP_SIZE
+    while mark < end and get(mark, Step.START) <= row:
+        copy(line + count * STEP_SIZE, mark, STEP_SIZE)
+        mark += STEP_SIZE
+        count += 1
+    add(context, Context.STEP_COUNT, count)
+    return mark
+
+
+@compiled
+def _find_steps(context: int, base: int, rows: int) -> None:
+    """Cut the rows where the stream changes or another frame stood; look at their order.
+
+    Markers stand between the runs, in the order of the wire.
+    """
+    steps, row = get(context, Context.STEPS), 0
     other, others = base + OTHERS, base + OTHERS + get(context, Context.OTHERS) * OTHER_SIZE
+    mark = get(context, Context.MARKS)
+    marks = mark + get(context, Context.MARK_COUNT) * STEP_SIZE
     broken_at = 0
+    put(context, Context.STEP_COUNT, 0)
     plain = (
         get(context, Context.SEEN_ANY) & RESOLUTION == 0
         and get(context, Context.SEEN_ALL) & MARKED != 0
     )
     while row < rows and broken_at == 0:
+        mark = _pass_marks(context, mark, row)
         while other < others and host32(other + OTHER_ROW) <= row:
             other += OTHER_SIZE
         limit = min(rows, host32(other + OTHER_ROW)) if other < others else rows
+        limit = min(limit, get(mark, Step.START)) if mark < marks else limit
         opaque, vbucket = host32(base + 4 * row + OPAQUE), host16(base + 2 * row + VBUCKET)
         start = row
         first = last = host64(base + 8 * row + SEQNO)
@@ -196,16 +217,19 @@ def _find_runs(context: int, base: int, rows: int) -> None:
                 last = seqno
             row += 1
         if row > start:
-            line = runs + count * RUN_SIZE
-            put(line, Run.START, start)
-            put(line, Run.STOP, row)
-            put(line, Run.OPAQUE, opaque)
-            put(line, Run.VBUCKET, vbucket)
-            put(line, Run.FIRST, first)
-            put(line, Run.LAST, last)
-            put(line, Run.CAS, host64(base + 8 * (row - 1) + CAS))
-            count += 1
-    put(context, Context.RUN_COUNT, count)
+            line = steps + get(context, Context.STEP_COUNT) * STEP_SIZE
+            put(line, Step.OTHERS, (other - base - OTHERS) // OTHER_SIZE)
+            put(line, Step.START, start)
+            put(line, Step.STOP, row)
+            put(line, Step.OPAQUE, opaque)
+            put(line, Step.VBUCKET, vbucket)
+            put(line, Step.FIRST, first)
+            put(line, Step.LAST, last)
+            put(line, Step.SAID, host64(base + 8 * (row - 1) + CAS))
+            put(line, Step.PURGE, 0)
+            put(line, Step.IS_PURGE_TOLD, 0)
+            add(context, Context.STEP_COUNT, 1)
+    _pass_marks(context, mark, row)
     put(context, Context.BROKEN_AT, broken_at)
 
 

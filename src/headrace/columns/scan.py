@@ -10,7 +10,8 @@ Contract of `Scanner.scan`.
   longer, and fills one batch: call again until ``consumed`` is 0, then read more.
 - Every frame consumed is a row of the batch, a marker now in force, or listed in ``others`` with
   the reason (`headrace.columns.table.Reason`) and the number of rows before it, so that rows and
-  other frames can be put back into the order of the wire. A marker that wants an answer is both.
+  other frames can be put back into the order of the wire. A marker that wants an answer is both,
+  unless the owner asked for steps: then it is one of them.
 - A header that cannot be right ends the connection: ``error`` says what `FrameBuffer` would say, at
   the same offset of the stream, and every later scan says it again.
 - ``counted`` are the bytes to acknowledge for flow control once the batch and the others are
@@ -59,7 +60,8 @@ from headrace.columns.block import (
 from headrace.columns.forms import forms_of
 from headrace.columns.schema import NO_ROWS, SCHEMA, Presence
 from headrace.columns.table import (
-    RUN_NUMBERS,
+    MARKS_MAX,
+    STEP_NUMBERS,
     STREAM_NUMBERS,
     VBUCKETS,
     Context,
@@ -114,13 +116,15 @@ class ScanResult:
     error: RemoteProtocolError | None = None
     not_inflated: tuple[int, ...] = ()
     """Rows whose snappy value is kept as it came: it does not inflate, or claims too much."""
-    runs: list[list[int]] = field(default_factory=list)
-    """For an owner who asked: numbers (`headrace.columns.table.Run`) of consecutive rows of one
-    stream, cut where another frame stood; up to the row that breaks a rule."""
+    steps: list[list[int]] = field(default_factory=list)
+    """For an owner who asked: numbers (`headrace.columns.table.Step`) of consecutive rows of one
+    stream, cut where another frame stood, and of markers; up to the row that breaks a rule."""
     broken_at: int | None = None
     """The first row that does not rise above the one before it, or resolves a later prepare."""
     size: int = 0
     """Bytes that the rows of the batch take in memory, about."""
+    marked: int = 0
+    """Those of ``counted`` that are markers among the steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,8 +208,7 @@ class Scanner:
         collections: bool = False,
         stream_ids: bool = False,
         inflate: bool = False,
-        markers: bool = False,
-        runs: bool = False,
+        steps: bool = False,
         body_size_max: int = BODY_SIZE_MAX,
         window: int = WINDOW,
         rows_max: int = ROWS_MAX,
@@ -217,9 +220,8 @@ class Scanner:
 
         ``collections``: keys have a collection prefix. ``stream_ids``: read a frame as well whose
         stream id the header forgot to count, as a released server sends it. ``inflate``: give
-        snappy values inflated, their snappy bit cleared. ``markers``: hand back every marker, for
-        an owner who follows the streams itself; they are in force all the same. ``runs``: tell the
-        rows of each stream in a row, and whether they rise, for the same owner.
+        snappy values inflated, their snappy bit cleared. ``steps``: for an owner who follows the
+        streams itself, tell every marker, the rows of each stream in a row, and whether they rise.
         """
         for name, number, least, limit in (
             ("window", window, HEADER_SIZE, WINDOW_MAX),
@@ -245,7 +247,8 @@ class Scanner:
         streams = fresh_pages(8 * VBUCKETS * STREAM_NUMBERS).view(np.int64)
         self._streams = streams.reshape(VBUCKETS, STREAM_NUMBERS)
         self._named = np.zeros((_NAMED_STREAMS_FIRST, STREAM_NUMBERS), dtype=np.int64)
-        self._runs = fresh_pages(8 * RUN_NUMBERS * ROWS_MAX).view(np.int64)
+        self._steps = fresh_pages(8 * STEP_NUMBERS * (ROWS_MAX + MARKS_MAX)).view(np.int64)
+        self._marks = fresh_pages(8 * STEP_NUMBERS * MARKS_MAX)
         self._context = np.zeros(Context.FIRST_NULLS + len(PRESENCES), dtype=np.int64)
         self._context_address = int(self._context.ctypes.data)
         self._context_bytes = self._context.data
@@ -255,7 +258,7 @@ class Scanner:
             (Context.COMMON, self._forms.common),
             (Context.COLLECTIONS, collections),
             (Context.UNCOUNTED_FRAMING, stream_ids),
-            (Context.MARKERS, markers),
+            (Context.MARKS, self._marks.ctypes.data),
             (Context.BODY_SIZE_MAX, body_size_max),
             (Context.ROWS_LIMIT, rows_max),
             (Context.OTHERS_LIMIT, others_max),
@@ -263,7 +266,7 @@ class Scanner:
             (Context.NAMED, self._named.ctypes.data),
             (Context.NAMED_CAPACITY, len(self._named)),
             (Context.NAMED_MAX, named_streams_max),
-            (Context.RUNS, self._runs.ctypes.data if runs else 0),
+            (Context.STEPS, self._steps.ctypes.data if steps else 0),
         ):
             self._context[number] = value
 
@@ -350,16 +353,17 @@ class Scanner:
             numbers[Context.COUNTED],
             self._error,
             not_inflated,
-            self._told_runs(numbers[Context.RUN_COUNT]),
+            self._told_steps(numbers[Context.STEP_COUNT]),
             numbers[Context.BROKEN_AT] - 1 if numbers[Context.BROKEN_AT] else None,
             size,
+            numbers[Context.MARK_SIZE],
         )
 
-    def _told_runs(self, count: int) -> list[list[int]]:
+    def _told_steps(self, count: int) -> list[list[int]]:
         if not count:
             return []
-        # Seqnos and CAS are unsigned, and no other number of a run is large.
-        numbers = self._runs[: count * RUN_NUMBERS].view(np.uint64).reshape(count, RUN_NUMBERS)
+        # Seqnos and CAS are unsigned, and no other number of a step is large.
+        numbers = self._steps[: count * STEP_NUMBERS].view(np.uint64).reshape(count, STEP_NUMBERS)
         told: list[list[int]] = numbers.tolist()
         return told
 

@@ -16,7 +16,9 @@ from typing import Final
 
 VBUCKETS: Final = 1 << 16
 STREAM_NUMBERS: Final = 16
-RUN_NUMBERS: Final = 8
+STEP_NUMBERS: Final = 10
+MARKS_MAX: Final = 4096
+"""Markers of one scan that are told as steps; more are handed back."""
 
 
 class Context(IntEnum):
@@ -30,7 +32,8 @@ class Context(IntEnum):
     COMMON = 4
     COLLECTIONS = 5
     UNCOUNTED_FRAMING = 6
-    MARKERS = 7
+    MARKS = 7
+    """Where markers are noted for the steps."""
     BODY_SIZE_MAX = 8
     ROWS_LIMIT = 9
     OTHERS_LIMIT = 10
@@ -43,8 +46,8 @@ class Context(IntEnum):
     NAMED_CAPACITY = 16
     NAMED_MAX = 17
     NAMED_COUNT = 18
-    RUNS = 19
-    """0 when nobody asks for runs."""
+    STEPS = 19
+    """0 when nobody asks for steps."""
     # Where more comes from.
     RECEIVE = 20
     """Address of the function that receives; 0: there is no more than the source."""
@@ -62,29 +65,41 @@ class Context(IntEnum):
     KEY_SIZE = 28
     VALUE_SIZE = 29
     COUNTED = 30
-    RUN_COUNT = 31
+    STEP_COUNT = 31
     BROKEN_AT = 32
     """1 + the first row whose seqno breaks a rule, 0 for none."""
     RECEIVED = 33
     FAILURE = 34
     """What the socket said instead of bytes: the number of an error, 0 for its end."""
-    SEEN_ANY = 35
-    SEEN_ALL = 36
-    FIRST_NULLS = 37
+    MARK_COUNT = 35
+    MARK_SIZE = 36
+    """Bytes of the markers told as steps."""
+    SEEN_ANY = 37
+    SEEN_ALL = 38
+    FIRST_NULLS = 39
 
 
-class Run(IntEnum):
-    """Numbers of a run: consecutive rows of one stream with no other frame between them."""
+class Step(IntEnum):
+    """Numbers of a step: a run of rows, or a marker, which has no rows.
 
-    START = 0
-    STOP = 1
-    OPAQUE = 2
-    VBUCKET = 3
-    FIRST = 4
-    """The least seqno; of rows in a marked snapshot it is that of the first."""
-    LAST = 5
-    CAS = 6
-    """Of its last row."""
+    A run is consecutive rows of one stream with no other frame between them.
+    """
+
+    OTHERS = 0
+    """Frames handed back that came before it."""
+    START = 1
+    STOP = 2
+    OPAQUE = 3
+    VBUCKET = 4
+    FIRST = 5
+    """The least seqno; of rows in a marked snapshot it is that of the first. Of a marker, where
+    its snapshot starts."""
+    LAST = 6
+    SAID = 7
+    """The CAS of a run's last row; the flags of a marker."""
+    PURGE = 8
+    """The purge seqno that a marker told."""
+    IS_PURGE_TOLD = 9
 
 
 class Stop(IntEnum):
@@ -114,7 +129,8 @@ class Reason(IntEnum):
     PREFIX = 2
     """Its key does not start with a collection id."""
     MARKER = 3
-    """A marker, already in force: it wants an answer, or the owner asked for every marker."""
+    """A marker, already in force: it wants an answer, or is not told as a step to an owner who
+    asked for steps."""
     STREAMS = 4
     """It belongs to a stream id beyond the limit of streams."""
 

@@ -5,9 +5,10 @@ acts on the events, says `processed` when it is done with a change, and calls `t
 has come. Everything else (handshake, stream requests, rollback, flow control, noop) happens here.
 
 Two roads, one truth. On the message road all bytes go through `receive`, and every change is an
-event. On the bulk road the owner decodes items straight into columns: it hands the connection every
-other frame (`receive_frame`, markers included) and each run of items between them (`advance`), in
-the order of the bytes. Both roads end with the same tokens, boundaries and acknowledgements.
+event. On the bulk road the owner decodes items straight into columns: it tells the connection each
+run of items (`advance`), the numbers of each marker (`announce`), and hands it every other frame
+(`receive_frame`), in the order of the bytes; it counts for the window what it did not hand over.
+Both roads end with the same tokens, boundaries and acknowledgements.
 
 Rules and invariants:
 
@@ -33,7 +34,15 @@ from headrace.history import VBucketId
 from headrace.protocol import events as e
 from headrace.protocol.flow import ConsumerWindow, NoopWatch, counted_size
 from headrace.protocol.handshake import ConsumerSettings, Handshake, refusal_text
-from headrace.protocol.talk import Position, Said, StreamPlan, StreamTalk, read_log, stream_id_infos
+from headrace.protocol.talk import (
+    Position,
+    Progress,
+    Said,
+    StreamPlan,
+    StreamTalk,
+    read_log,
+    stream_id_infos,
+)
 from headrace.wire import admin
 from headrace.wire import messages as m
 from headrace.wire.codec import decode, encode
@@ -44,7 +53,7 @@ from headrace.wire.opcodes import Magic, Opcode, Status, StreamEndReason
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from headrace.history import ResumeToken, SnapshotRange
+    from headrace.history import Seqno
     from headrace.wire.dialect import Dialect
 
 OPAQUE_FIRST: Final = 0x1000
@@ -174,39 +183,66 @@ class ConsumerConnection:
             self._acknowledge()
         return self._take_events()
 
-    def advance(
-        self, opaque: int, *, first_seqno: int, last_seqno: int, size: int, now: float
-    ) -> list[e.Event]:
-        """Take a run of items of one stream that the owner decoded itself (bulk road).
+    def announce(
+        self,
+        opaque: int,
+        vbucket: int,
+        start: Seqno,
+        end: Seqno,
+        *,
+        flags: int,
+        purge_seqno: Seqno | None,
+        now: float,
+    ) -> e.SnapshotStarted | None:
+        """Take a marker with a range that the owner decoded itself (bulk road).
 
-        They lie between the newest frame given to `receive_frame` and the next. ``size`` is their
-        counted size (`flow.counted_size`), given back by the owner with `processed`; that of a
-        stream which was closed is given back here, and `is_open` tells so.
+        None: its stream is not open, and it is dropped.
         """
-        if self._broken is not None:
-            raise self._broken
-        self._now = self._watch.heard_at = now
-        if size:
-            self.window.received(size)
-        talk = self._live.get(opaque)
-        if talk is None or not talk.is_open:
-            self.window.processed(size)
-            return self._take_events()
+        talk = self._streaming(opaque, vbucket, now)
+        if talk is None:
+            return None
         try:
-            self._say(talk, talk.take_run(first_seqno, last_seqno), size)
+            return talk.announce(start, end, flags, purge_seqno)
         except RemoteProtocolError as error:
             self._broken = error
             raise
-        return self._take_events()
 
-    def progress(self, opaque: int) -> tuple[ResumeToken, SnapshotRange | None]:
-        """The token of an open stream and the snapshot it moved in last (`ConsumerStream.span`)."""
-        return self._live[opaque].progress
+    def advance(
+        self, opaque: int, vbucket: int, first_seqno: Seqno, last_seqno: Seqno, *, now: float
+    ) -> Progress | None:
+        """Take a run of items of one stream that the owner decoded itself (bulk road).
 
-    def is_open(self, opaque: int) -> bool:
-        """Whether items with this opaque belong to an open stream; all others are dropped."""
+        None: the stream is not open, and they are to be dropped.
+        """
+        talk = self._streaming(opaque, vbucket, now)
+        if talk is None:
+            return None
+        machine = talk.machine
+        assert machine is not None
+        try:
+            step = machine.advance(first_seqno, last_seqno)
+        except RemoteProtocolError as error:
+            self._broken = error
+            raise
+        if step.ack:
+            self._send(m.SnapshotMarkerReply(opaque=opaque))
+        return Progress(machine.token, machine.span, talk.position if step.completed else None)
+
+    def _streaming(self, opaque: int, vbucket: int, now: float) -> StreamTalk | None:
+        """The open stream of what the owner decoded itself."""
+        if self._broken is not None:
+            raise self._broken
+        self._now = self._watch.heard_at = now
         talk = self._live.get(opaque)
-        return talk is not None and talk.is_open
+        if talk is None or talk.machine is None:
+            return None
+        if talk.plan.vbucket != vbucket:
+            self._broken = RemoteProtocolError(
+                f"items of vbucket {vbucket} with the opaque of the stream of vbucket "
+                f"{talk.plan.vbucket}"
+            )
+            raise self._broken
+        return talk
 
     def processed(self, size: int, *, now: float) -> None:
         """Give back the bytes of changes that are done with; acknowledges when it is time."""

@@ -133,10 +133,11 @@ KINDS: Final[dict[type[Request], Kind]] = {
     m.Flush: Kind.FLUSH,
     m.StreamEnd: Kind.END,
 }
+ACK: Final = int(MarkerFlag.ACK)
 OSO_KINDS: Final = {int(OsoFlag.START): Kind.OSO_START, int(OsoFlag.END): Kind.OSO_END}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Step:
     """What one message, or one run of items, did to the stream.
 
@@ -185,7 +186,7 @@ class ConsumerStream:
         self.state = State.OPEN
         self._last = token.seqno
         self._range: SnapshotRange | None = None
-        self._flags = MarkerFlag(0)
+        self._flags = 0
         self._purge: Seqno | None = None
         self.span: SnapshotRange | None = None
         """The snapshot that the newest items moved the token in, whole; None: it waits (draft,
@@ -205,7 +206,7 @@ class ConsumerStream:
     @property
     def snapshot_flags(self) -> MarkerFlag:
         """The flags of the newest marker."""
-        return self._flags
+        return MarkerFlag(self._flags)
 
     def receive(self, message: Request) -> Step:
         """Take one message, or break and raise RemoteProtocolError with the status to answer."""
@@ -227,7 +228,14 @@ class ConsumerStream:
         self.state = after
         return Step(kind, after, completed)
 
-    def advance(self, first_seqno: int, last_seqno: int) -> Step:
+    def announce(self, start: Seqno, end: Seqno, flags: int, purge_seqno: Seqno | None) -> None:
+        """Take a marker with a range, as `receive` does."""
+        before, self.state = self.state, State.BROKEN
+        after = self._after(before, Kind.MARKER, "SnapshotMarker")
+        self._mark(start, end, flags, purge_seqno)
+        self.state = after
+
+    def advance(self, first_seqno: Seqno, last_seqno: Seqno) -> Step:
         """Take a run of items that came after the newest marker, as if one by one.
 
         The caller has seen that they rise strictly (in an OSO snapshot: that these are the least
@@ -236,12 +244,14 @@ class ConsumerStream:
         if first_seqno > last_seqno:
             raise LocalProtocolError(f"run of items from {first_seqno} down to {last_seqno}")
         before, self.state = self.state, State.BROKEN
-        return self._take_items(before, Seqno(first_seqno), Seqno(last_seqno), "item")
+        return self._take_items(before, first_seqno, last_seqno, "item")
 
     # -- items ----------------------------------------------------------------------------------
 
     def _take_items(self, before: State, first: Seqno, last: Seqno, name: str) -> Step:
-        ends_marker = self._range is not None and last == self._range.end
+        # Few calls: of the bulk road this is done once per run, with cold caches.
+        marker = self._range
+        ends_marker = marker is not None and last == marker.end
         kind = Kind.LAST_ITEM if ends_marker else Kind.ITEM
         after = self._after(before, kind, name)
         floor = self.token.seqno if before is State.OSO else self._last
@@ -251,31 +261,31 @@ class ConsumerStream:
             )
         completed = ack = False
         self.span = None
-        if self._range is not None:
-            completed = self._move_token(first, last, name)
-            ack = ends_marker and MarkerFlag.ACK in self._flags
+        if marker is not None:
+            completed = self._move_token(marker, first, last, name)
             if ends_marker:
+                ack = self._flags & ACK != 0
                 self._range = None
-        self._last = max(self._last, last)
+        if last > self._last:
+            self._last = last
         self.state = after
         return Step(kind, after, completed, ack)
 
-    def _move_token(self, first: Seqno, last: Seqno, name: str) -> bool:
+    def _move_token(self, marker: SnapshotRange, first: Seqno, last: Seqno, name: str) -> bool:
         """Move the token to ``last`` in the marker in force; whether that made it a boundary."""
-        marker = self._range
-        assert marker is not None
-        if first not in marker or last not in marker:
+        if not (marker.start <= first and last <= marker.end):
             outside = first if first not in marker else last
             raise RemoteProtocolError(
                 f"{name} with seqno {outside} outside its snapshot {marker}", status=Status.ERANGE
             )
         snapshot = marker
-        if not self.token.is_boundary:
-            held = self.token.snapshot
+        token = self.token
+        held = token.snapshot
+        if token.seqno != held.end and held is not marker:
             snapshot = SnapshotRange(min(held.start, marker.start), max(held.end, marker.end))
         self.span = snapshot
-        self.token = self.token.advanced(last, snapshot, purge_seqno=self._purge)
-        return self._record()
+        self.token = token.advanced(last, snapshot, purge_seqno=self._purge)
+        return last == snapshot.end and self._record()
 
     def _record(self) -> bool:
         """Keep the token's place if everything up to it is held; whether it is."""
@@ -313,17 +323,21 @@ class ConsumerStream:
         del before
         assert isinstance(message, m.SnapshotMarker)
         start, end = message.start_seqno, message.end_seqno
-        if start is None or end is None or start > end:
+        if start is None or end is None:
+            raise RemoteProtocolError(f"SnapshotMarker from {start} to {end}")
+        purge = None if message.purge_seqno is None else Seqno(message.purge_seqno)
+        self._mark(Seqno(start), Seqno(end), message.flags or 0, purge)
+        return False
+
+    def _mark(self, start: Seqno, end: Seqno, flags: int, purge_seqno: Seqno | None) -> None:
+        if start > end:
             raise RemoteProtocolError(f"SnapshotMarker from {start} to {end}")
         if end <= self._last:
             raise RemoteProtocolError(
                 f"SnapshotMarker {start}..{end} lies below the last seqno {self._last}",
                 status=Status.ERANGE,
             )
-        self._range = SnapshotRange(Seqno(start), Seqno(end))
-        self._flags = MarkerFlag(message.flags or 0)
-        self._purge = None if message.purge_seqno is None else Seqno(message.purge_seqno)
-        return False
+        self._range, self._flags, self._purge = SnapshotRange(start, end), flags, purge_seqno
 
     def _take_empty_marker(self, before: State, message: Request) -> bool:
         """A draft's snapshot before it is whole now."""

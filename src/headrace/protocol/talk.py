@@ -105,6 +105,19 @@ class Position:
 
 
 @dataclass(slots=True)
+class Progress:
+    """Where a run of items left its stream.
+
+    ``span`` is the snapshot the token moved in (`ConsumerStream.span`). ``completed``: the position
+    to keep, where the run was the end of a snapshot.
+    """
+
+    token: ResumeToken
+    span: SnapshotRange | None
+    completed: Position | None
+
+
+@dataclass(slots=True)
 class Said:
     """What came of one message: news for the owner, answers for the producer.
 
@@ -121,7 +134,7 @@ class Said:
 class StreamTalk:
     """One stream: its plan, its request, its machine once accepted."""
 
-    __slots__ = ("_machine", "_position", "_resumption", "closing", "opaque", "plan")
+    __slots__ = ("_position", "_resumption", "closing", "machine", "opaque", "plan")
 
     def __init__(self, plan: StreamPlan) -> None:
         """Stand before the first request."""
@@ -130,7 +143,7 @@ class StreamTalk:
         self.closing = False
         self._position = Position(plan.token, plan.boundaries)
         self._resumption = Resumption(plan.token, plan.boundaries)
-        self._machine: ConsumerStream | None = None
+        self.machine: ConsumerStream | None = None
 
     @property
     def key(self) -> tuple[int, int | None]:
@@ -140,20 +153,13 @@ class StreamTalk:
     @property
     def position(self) -> Position:
         """Where the stream stands now."""
-        machine = self._machine
+        machine = self.machine
         return self._position if machine is None else Position(machine.token, machine.boundaries)
-
-    @property
-    def progress(self) -> tuple[ResumeToken, SnapshotRange | None]:
-        """The token of the open stream and the snapshot it moved in last."""
-        machine = self._machine
-        assert machine is not None
-        return machine.token, machine.span
 
     @property
     def is_open(self) -> bool:
         """Whether the producer has accepted it and it has not ended."""
-        return self._machine is not None
+        return self.machine is not None
 
     def request(self, opaque: int, dialect: Dialect, *, tell_purge: bool) -> m.StreamRequest:
         """The next stream request; from here on the stream is known by ``opaque``.
@@ -201,7 +207,7 @@ class StreamTalk:
 
     def _open(self, log: FailoverLog) -> Said:
         resumed = self._resumption.accepted(log)
-        self._machine = ConsumerStream(
+        self.machine = ConsumerStream(
             resumed.token,
             opaque=self.opaque,
             end_seqno=self.plan.end_seqno,
@@ -265,7 +271,7 @@ class StreamTalk:
 
     def take_message(self, message: Request, size: int) -> Said:
         """What one message of the open stream means; ``size`` is its counted size."""
-        machine = self._machine
+        machine = self.machine
         assert machine is not None
         if message.vbucket != self.plan.vbucket:
             raise RemoteProtocolError(
@@ -285,17 +291,23 @@ class StreamTalk:
             said.over = True
         return said
 
-    def take_run(self, first_seqno: int, last_seqno: int) -> Said:
-        """What a run of items of the open stream means."""
-        machine = self._machine
+    def announce(
+        self, start: Seqno, end: Seqno, flags: int, purge_seqno: Seqno | None
+    ) -> e.SnapshotStarted:
+        """What a marker of the open stream means, whose numbers the owner has read itself."""
+        machine = self.machine
         assert machine is not None
-        said = Said(held=True)
-        self._tell_progress(machine, machine.advance(first_seqno, last_seqno), said)
-        return said
+        machine.announce(start, end, flags, purge_seqno)
+        return e.SnapshotStarted(
+            vbucket=self.plan.vbucket,
+            stream_id=self.plan.stream_id,
+            snapshot=machine.snapshot,
+            flags=machine.snapshot_flags,
+        )
 
     def end(self, reason: int) -> e.StreamEnded:
         """The stream is over; what it stood at stays."""
-        self._position, self._machine = self.position, None
+        self._position, self.machine = self.position, None
         return e.StreamEnded(
             vbucket=self.plan.vbucket,
             stream_id=self.plan.stream_id,
@@ -316,7 +328,7 @@ class StreamTalk:
             said.answers.append(m.SnapshotMarkerReply(opaque=self.opaque))
 
     def _tell_item(self, message: Request, size: int) -> e.Event:
-        machine = self._machine
+        machine = self.machine
         assert machine is not None
         return e.ItemReceived(
             vbucket=self.plan.vbucket,
@@ -337,7 +349,7 @@ class StreamTalk:
 
     def _tell_snapshot(self, message: Request, size: int) -> e.Event:
         del size
-        machine = self._machine
+        machine = self.machine
         assert machine is not None
         out_of_order = isinstance(message, m.OsoSnapshot)
         return e.SnapshotStarted(
