@@ -268,10 +268,11 @@ class ResumeToken:
 
     def __post_init__(self) -> None:
         """Refuse a seqno outside its snapshot (a producer answers ERANGE); clamp a whole one."""
-        if self.seqno not in self.snapshot:
-            raise ValueError(f"token at seqno {self.seqno} outside its snapshot {self.snapshot}")
-        if self.seqno == self.snapshot.end:
-            object.__setattr__(self, "snapshot", SnapshotRange.at(self.seqno))
+        seqno, snapshot = self.seqno, self.snapshot
+        if not snapshot.start <= seqno <= snapshot.end:
+            raise ValueError(f"token at seqno {seqno} outside its snapshot {snapshot}")
+        if snapshot.start < seqno == snapshot.end:
+            object.__setattr__(self, "snapshot", SnapshotRange(seqno, seqno))
         if not 0 <= self.branch <= SEQNO_MAX or not 0 <= self.purge_seqno <= SEQNO_MAX:
             raise ValueError(
                 f"token branch {self.branch}, purge seqno {self.purge_seqno}, allowed 64 bits each"
@@ -443,7 +444,11 @@ class Boundaries:
         if len(marks) > self.limit:
             cheapest = _cheapest([mark.seqno for mark in marks])
             marks = (*marks[:cheapest], *marks[cheapest + 1 :])
-        return Boundaries(marks, self.limit)
+        # Not by `__init__`, which would look at all of them again, at every snapshot's end.
+        made = object.__new__(Boundaries)
+        object.__setattr__(made, "marks", marks)
+        object.__setattr__(made, "limit", self.limit)
+        return made
 
     def greatest(self, seqno: Seqno, producer: FailoverLog | None = None) -> Seqno:
         """The greatest boundary at or below ``seqno`` on the producer's history; else 0."""

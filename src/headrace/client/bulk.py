@@ -214,18 +214,22 @@ class BulkRoad:
     def _take_result(self, result: ScanResult, view: memoryview, taken: Taken, now: float) -> None:
         if not result.consumed and result.error is None:
             return
-        others = [_Other(view, *one) for one in result.others.tolist()] if len(result.others) else []
-        taken.size = result.counted - result.marked - sum(other.counted for other in others)
+        others = [_Other(view, *one) for one in result.others.tolist()]
+        taken.size = result.counted - result.marked
+        for other in others:
+            taken.size -= other.counted
         window = self.connection.window
         window.received(taken.size + result.marked)
-        window.processed(result.marked)
+        if result.marked:
+            window.processed(result.marked)
         done = 0
         for step in result.steps:
             if step[Step.OTHERS] > done:
                 self._take_others(others[done : step[Step.OTHERS]], result, taken, now)
                 done = step[Step.OTHERS]
             self._take_step(step, result, taken.pieces, now)
-        self._take_others(others[done:], result, taken, now)
+        if done < len(others):
+            self._take_others(others[done:], result, taken, now)
         if result.broken_at is not None:
             raise _broken_rule(result)
         if result.error is not None:

@@ -218,7 +218,10 @@ class Courses:
 
     def _coming(self) -> int:
         """Items that are to come on all backfills that run."""
-        return sum(self.by_vbucket[vbucket].left for vbucket in self._backfilling)
+        coming = 0
+        for vbucket in self._backfilling:
+            coming += self.by_vbucket[vbucket].left
+        return coming
 
     def _has_room(self, coming: int) -> bool:
         """Whether one more backfill may be asked for."""

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 CHANGES_AT_ONCE: Final = 256
 """Rows that become changes together; their bytes are given back when all are done with."""
 _STARTING: Final = (e.StreamOpened, e.RolledBack)
+_FOLLOWED: Final = frozenset({*_STARTING, e.CacheReceived})
+"""Events that the intake follows; all others are the courses' alone."""
 
 
 @dataclass(slots=True)
@@ -128,6 +130,7 @@ class Intake:
         rows = 0
         touched: dict[int, None] = {}
         for piece in taken.pieces:
+            # Few calls: it is done with cold caches, and most pieces are the first two.
             if isinstance(piece, Rows):
                 rows += piece.stop - piece.start
                 self.newest_cas[piece.vbucket] = piece.cas
@@ -142,16 +145,20 @@ class Intake:
             elif isinstance(piece, e.ItemReceived):
                 touched[piece.vbucket] = None
                 self._item(piece, connection)
-            else:
+            elif type(piece) in _FOLLOWED:
                 self._event(piece, connection, now)
+            else:
+                self.courses.take(piece, connection, now=now)
+                if self._listener is not None:
+                    self._listener(piece)
         self.received_items += rows
         self.received_bytes += taken.size
-        positions = {
-            vbucket: connection.position(VBucketId(vbucket), self.courses.stream_id)
-            for vbucket in touched
-        }
-        for vbucket, position in positions.items():
-            self.courses.moved(vbucket, position, now=now)
+        courses, stream_id = self.courses, self.courses.stream_id
+        positions: dict[int, Position] = {}
+        for vbucket in touched:
+            position = connection.position(VBucketId(vbucket), stream_id)
+            positions[vbucket] = position
+            courses.moved(vbucket, position, now=now)
         if self.shelf is not None:
             self._unshelve(taken.size, rows, connection, None if self._whole else positions)
         else:
@@ -241,11 +248,10 @@ class Intake:
     ) -> None:
         """Queue what may leave the shelf; the bytes of the rest are owed to the connection."""
         assert self.shelf is not None
-        ready = list(self.shelf.take(positions))
         left = size
-        for found in ready:
-            count = found.batch.num_rows
-            share = min(left, size * count // rows if rows else 0)
+        for found in list(self.shelf.take(positions)):
+            share = size * found.batch.num_rows // rows if rows else 0
+            share = share if share < left else left
             left -= share
             self._queue_batch(found, connection, share)
         if left:
@@ -270,7 +276,8 @@ class Intake:
         """From here on a rollback below must be told."""
         for vbucket, seqno in entry.ceilings.items():
             course = self.courses.by_vbucket[vbucket]
-            course.handed = max(course.handed, Seqno(seqno))
+            if seqno > course.handed:
+                course.handed = Seqno(seqno)
 
     def _purge(self, vbucket: int, seqno: int) -> None:
         """Take what waits at the gate and is void now out of the queue."""
@@ -303,7 +310,8 @@ class Intake:
                 return None
             entry = self._queue.popleft()
             self._out = entry
-            self._hand(entry)
+            if self.gate is not None:
+                self._hand(entry)
             self._partial = (self._partial | entry.partial) - entry.positions.keys()
             if isinstance(entry.given, Uncut):
                 several = entry.given.several()
@@ -312,7 +320,8 @@ class Intake:
                     return several
             elif entry.given is not None:
                 # Handed out: the tokens cover it, to be kept once it is done with.
-                self._deliver(entry.positions)
+                if entry.positions:
+                    self._deliver(entry.positions)
                 return entry.given
             self._finish(now)
         return None
@@ -322,7 +331,8 @@ class Intake:
         self._several = None
         if entry is None:
             return
-        self._deliver(entry.positions)
+        if entry.given is None or isinstance(entry.given, Uncut):
+            self._deliver(entry.positions)
         if entry.connection is not None and entry.size and entry.connection.failure is None:
             entry.connection.processed(entry.size, now=now)
 

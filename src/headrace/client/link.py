@@ -24,7 +24,6 @@ import os
 import select
 import socket
 import ssl
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from headrace.client.bulk import BulkRoad, holds_frame
@@ -108,9 +107,12 @@ class Link:
         taken = self._read(now) if self.lost is None else None
         if taken is not None and (taken.pieces or taken.consumed):
             yield taken
-        if self._fails():
+        if self.road.failure is not None and self._fails():
             return
-        while holds_frame(self._view[self._at : self._filled]) or self._is_too_large():
+        # A road that reads the socket itself leaves nothing, as a rule.
+        while self._at < self._filled and (
+            holds_frame(self._view[self._at : self._filled]) or self._is_too_large()
+        ):
             taken = self.road.take(self._view[self._at : self._filled], now=now)
             self._at += taken.consumed
             if taken.pieces or taken.consumed:
@@ -138,7 +140,7 @@ class Link:
 
     def flush(self) -> None:
         """Write as much of the output as the socket takes."""
-        if self.lost is not None or not (self._output or self.connection.has_output):
+        if self.lost is not None or not (self._output or self.road.connection.has_output):
             return
         if not self._output:
             self._output = memoryview(self.connection.take_output())
@@ -202,7 +204,9 @@ class Link:
         road.begin(self._memory, self._at, self._filled)
         total, said = 0, None
         for _ in range(TURN_WAITS):
-            self._wake_for(min(GATHER_SIZE, wanted - total))
+            # Always for the same where the window allows so much more: one call less.
+            is_ample = wanted == TURN_SIZE
+            self._wake_for(GATHER_SIZE if is_ample else min(GATHER_SIZE, wanted - total))
             came, had = self._comes(), total
             total, said = road.receive(descriptor, wanted)
             if said not in _LATER or total >= wanted or (not came and total - had < POURING):
@@ -251,10 +255,13 @@ class Link:
 
     def _wake_for(self, size: int) -> None:
         """Let the kernel wake us when so many bytes are there; not under TLS, which holds some."""
-        if size != self._wakes_for and not isinstance(self.socket, ssl.SSLSocket):
-            with suppress(OSError):
-                self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
-                self._wakes_for = size
+        if size == self._wakes_for or isinstance(self.socket, ssl.SSLSocket):
+            return
+        try:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
+        except OSError:
+            return
+        self._wakes_for = size
 
     def _make_room(self) -> None:
         """Move the beginning of a frame to the front; grow for one larger than the buffer."""

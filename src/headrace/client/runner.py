@@ -98,7 +98,7 @@ class Runner:
     def next(self) -> Given | None:
         """The next thing for the application, None at the end of a read that has one."""
         with self._lock:
-            if not self._closed.is_set():
+            if self._keeper is None and not self._closed.is_set():
                 self._start_keeper()
             while not self._closed.is_set():
                 now = self._clock()
@@ -151,9 +151,8 @@ class Runner:
     # -- the keeper's side ----------------------------------------------------------------------
 
     def _start_keeper(self) -> None:
-        if self._keeper is None:
-            self._keeper = threading.Thread(target=self._keep, name="headrace keeper", daemon=True)
-            self._keeper.start()
+        self._keeper = threading.Thread(target=self._keep, name="headrace keeper", daemon=True)
+        self._keeper.start()
 
     def _keep(self) -> None:
         while not self._closed.wait(KEEP_SECONDS):
@@ -185,12 +184,14 @@ class Runner:
         steering = self.steering
         now = self._pumped_at = self._clock()
         self._open_links(now)
+        has_more = False
         for node, link in self.links.items():
             steering.ask(node, link.connection, now=now)
             link.flush()
+            has_more = has_more or link.has_more
         steering.tell_troubles()
         # A link that has more is not waited for, and all are read in any case.
-        if not any(link.has_more for link in self.links.values()):
+        if not has_more:
             connections = [link.connection for link in self.links.values()]
             self._select(steering.wait_seconds(connections, now=now) if wait else 0.0)
             now = self._clock()

@@ -21,6 +21,7 @@ import itertools
 import os
 import tempfile
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -45,6 +46,9 @@ COPY_BELOW: Final = 4
 PATIENCE_SCANS: Final = 16
 """Scans that rows may wait for in the memory of their own: most are complete with the next."""
 _SEQNO: Final = SCHEMA.get_field_index("seqno")
+_NONE: Final[frozenset[int]] = frozenset()
+_ORDER: Final = attrgetter("order")
+_ORDER_AND_PLACE: Final = attrgetter("order", "place")
 
 
 @dataclass(slots=True)
@@ -177,21 +181,22 @@ class Shelf:
         ``positions``: where vbuckets stand after everything put so far, for a shelf that does not
         wait for whole snapshots.
         """
-        ready = sorted(self._ready, key=lambda part: (part.order, part.place))
-        self._ready = []
+        ready, self._ready = self._ready, []
+        ready.sort(key=_ORDER_AND_PLACE)
         spilled, self._spilled = self._spilled, []
         # What waited on disk is older than any row of its vbucket in memory.
         for held, position in spilled:
             yield from self._read_back(held, position)
         last: Ready | None = None
-        for _, group in itertools.groupby(ready, key=lambda part: part.order):
+        for _, group in itertools.groupby(ready, key=_ORDER):
             for found in _joined(list(group)):
                 if last is not None:
                     yield last
                 last = found
         if last is not None:
-            last.positions.update(positions or {})
-            last.partial -= last.positions.keys()
+            if positions:
+                last.positions.update(positions)
+                last.partial -= last.positions.keys()
             yield last
         elif positions:
             yield Ready(NO_ROWS, positions)
@@ -213,8 +218,13 @@ class Shelf:
     def _settle(self) -> None:
         """Account for the rows that stay, and spill the largest while there are too many."""
         touched, self._touched = self._touched, set()
-        for held in (self._waiting[vbucket] for vbucket in touched & self._waiting.keys()):
-            for part in itertools.takewhile(lambda part: not part.settled, reversed(held.parts)):
+        for vbucket in touched:
+            held = self._waiting.get(vbucket)
+            if held is None:
+                continue
+            for part in reversed(held.parts):
+                if part.settled:
+                    break
                 part.settled = True
                 held.size += part.size
                 self._size += part.size
@@ -283,18 +293,21 @@ class Shelf:
 
 def _joined(parts: list[_Part]) -> list[Ready]:
     """The parts of one batch, in order, as few batches as need no copy, or as one that does."""
-    batch = parts[0].batch
-    if any(part.batch is not batch for part in parts):  # copies of parts that had to wait
-        return [_ready(part.batch, [(part.start, part.stop)], [part]) for part in parts]
+    batch, stop = parts[0].batch, -1
     spans: list[tuple[int, int]] = []
     groups: list[list[_Part]] = []
     for part in parts:
-        if spans and spans[-1][1] == part.start:
+        if part.batch is not batch:  # copies of parts that had to wait
+            return [_ready(one.batch, [(one.start, one.stop)], [one]) for one in parts]
+        if part.start == stop:
             spans[-1] = (spans[-1][0], part.stop)
             groups[-1].append(part)
         else:
             spans.append((part.start, part.stop))
             groups.append([part])
+        stop = part.stop
+    if len(spans) == 1:
+        return [_ready(batch, spans, parts)]
     if len(spans) > SLICES_MAX:
         return [_ready(batch, spans, parts)]
     return [_ready(batch, [span], group) for span, group in zip(spans, groups, strict=True)]
@@ -302,12 +315,17 @@ def _joined(parts: list[_Part]) -> list[Ready]:
 
 def _ready(batch: pa.RecordBatch, spans: list[tuple[int, int]], parts: list[_Part]) -> Ready:
     positions: dict[int, Position] = {}
+    without: set[int] = set()
     for part in parts:
         # A position covers a batch only when it stands behind the vbucket's last row in it.
-        positions.pop(part.vbucket, None)
+        vbucket = part.vbucket
         if part.position is not None:
-            positions[part.vbucket] = part.position[1]
-    partial = frozenset(part.vbucket for part in parts) - positions.keys()
+            positions[vbucket] = part.position[1]
+            without.discard(vbucket)
+        else:
+            positions.pop(vbucket, None)
+            without.add(vbucket)
+    partial = frozenset(without) if without else _NONE
     if len(spans) > 1:
         table = pa.Table.from_batches([batch.slice(a, b - a) for a, b in spans])
         return Ready(table.combine_chunks().to_batches()[0], positions, partial)

@@ -168,6 +168,8 @@ class Steering:
             connection.ask_cluster_map()
         if self.wants_seqnos:
             self.wants_seqnos, self._unasked = False, self.courses.nodes()
+        if not (self._doubts_ends or self._unasked):
+            return
         if now - self._seqnos_at.get(node, -math.inf) >= SEQNOS_SECONDS:
             # Only the courses know whether a doubt is left; they are asked once per interval.
             self._doubts_ends = self._doubts_ends and self.courses.wants_seqnos

@@ -179,7 +179,7 @@ class ConsumerConnection:
             self._take_frame(frame, frame.size)
         except HeadraceError as error:
             self._fail(error)
-        if self.window.freed:
+        if self.window.freed and self.window.is_due(now):
             self._acknowledge()
         return self._take_events()
 
@@ -248,7 +248,8 @@ class ConsumerConnection:
         """Give back the bytes of changes that are done with; acknowledges when it is time."""
         self.window.processed(size)
         self._now = now
-        self._acknowledge()
+        if self.window.is_due(now):
+            self._acknowledge()
 
     @property
     def failure(self) -> HeadraceError | None:
@@ -268,8 +269,10 @@ class ConsumerConnection:
         """When `tick` should be called at the latest; None: not by time."""
         if self._broken is not None:
             return self._now
-        moments = (self.window.ack_at(), self._watch.dead_at())
-        return min((moment for moment in moments if moment is not None), default=None)
+        ack, dead = self.window.ack_at(), self._watch.dead_at()
+        if ack is None or dead is None:
+            return dead if ack is None else ack
+        return ack if ack < dead else dead
 
     # -- frames ---------------------------------------------------------------------------------
 

@@ -171,10 +171,15 @@ class ConsumerWindow:
         self.held -= size
         self.freed += size
 
+    def is_due(self, now: float) -> bool:
+        """Whether `take_ack` gives something now."""
+        return self.freed > self._threshold or (
+            self.freed > 0 and now - self._acknowledged_at >= self._ack_interval_seconds
+        )
+
     def take_ack(self, *, now: float) -> int:
         """The bytes to acknowledge now, 0 for none; they count as acknowledged from here on."""
-        waited = now - self._acknowledged_at >= self._ack_interval_seconds
-        if not self.freed or not (self.freed > self._threshold or waited):
+        if not self.is_due(now):
             return 0
         size = min(self.freed, ACK_BYTES_MAX)
         self.freed -= size
