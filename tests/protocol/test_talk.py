@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -227,3 +228,18 @@ def test_a_rollback_withdraws_the_boundaries_above_it_too() -> None:
     talk.take_reply(m.StreamRequestReply(opaque=8, failover_log=(m.FailoverEntry(0xC, 3),)))
     assert [mark.seqno for mark in talk.position.boundaries] == [3]
     assert talk.end(StreamEndReason.FINISHED).token.branch == 0xC
+
+
+def test_a_plan_for_a_vbucket_differs_in_what_is_said_of_it_alone() -> None:
+    plan = StreamPlan(
+        vbucket=VBucketId(0),
+        flags=StreamFlag.DISK_ONLY,
+        collections=(8,),
+        manifest_uid=3,
+        stream_id=7,
+    )
+    token = ResumeToken.at_boundary(BranchId(5), Seqno(9))
+    bounds = Boundaries().recorded(Seqno(9), BranchId(5))
+    assert plan.for_vbucket(VBucketId(4), token, bounds, Seqno(12)) == replace(
+        plan, vbucket=4, token=token, boundaries=bounds, end_seqno=12
+    )

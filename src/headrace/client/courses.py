@@ -28,7 +28,7 @@ Imports: client.changes, client.topology, client.turns, history, protocol.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
@@ -234,12 +234,8 @@ class Courses:
         position = course.position
         course.end_seqno = max(course.end_seqno, position.token.seqno)
         connection.request_stream(
-            replace(
-                self._plan,
-                vbucket=VBucketId(course.vbucket),
-                token=position.token,
-                boundaries=position.boundaries,
-                end_seqno=course.end_seqno,
+            self._plan.for_vbucket(
+                VBucketId(course.vbucket), position.token, position.boundaries, course.end_seqno
             )
         )
         course.node = node
