@@ -241,5 +241,5 @@ def test_a_plan_for_a_vbucket_differs_in_what_is_said_of_it_alone() -> None:
     token = ResumeToken.at_boundary(BranchId(5), Seqno(9))
     bounds = Boundaries().recorded(Seqno(9), BranchId(5))
     assert plan.for_vbucket(VBucketId(4), token, bounds, Seqno(12)) == replace(
-        plan, vbucket=4, token=token, boundaries=bounds, end_seqno=12
+        plan, vbucket=VBucketId(4), token=token, boundaries=bounds, end_seqno=Seqno(12)
     )
