@@ -4,11 +4,11 @@ Input: four million documents of about 256 bytes of JSON, such as a shop keeps o
 (field names repeat, most values do not), in 1,024 vbuckets of a node of ours: four thousand each,
 what a small bucket in use has. Figures that end in `.1m` take a million, where a thousand streams
 are opened for a thousand rows each. (2,000 in 64 in a quick run.) A node runs in a process of its
-own and is left out of every figure. Spark runs on this machine, on one core, each road in a process
-and a JVM of its own (`benchmarks._spark_road` says why); CPU time is that of its process and all
-it started, read from /proc: the JVM, with its compiler and its garbage collector, and every Python
-worker. Each side runs three times before it is measured, since the JVM compiles for long; then the
-two take turns, and the cheapest run of each side counts: what else the machine does only adds.
+own and is left out of every figure. Spark runs on this machine, on one core; CPU time is that of
+this process and all it started, read from /proc: the JVM, with its compiler and its garbage
+collector, and every Python worker. Each side runs three times before it is measured, since the JVM
+compiles for long; then the two take turns, and the cheapest run of each side counts: what else the
+machine does only adds.
 
 `rowpath_vs_parquet_read`: CPU per row of Spark reading the rows from Parquet, over that of
 `format("dcp")` reading them from the node; both with all 20 columns into Spark's noop sink. 1.0:
@@ -72,6 +72,8 @@ TURN_CHANGES: Final = 10_000
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 SYLLABLES: Final = ("ka", "lo", "mi", "ren", "sta", "vo", "bru", "eth")
 LANDED: Final = "landed-"
+NODES: Final[list[int]] = []
+"""Process ids of the nodes, which are in no figure."""
 NAMES: Final = [f"{first}{second}n".title() for first in SYLLABLES for second in SYLLABLES]
 
 
@@ -98,6 +100,7 @@ def node(count: int) -> tuple[str, int]:
     started = subprocess.Popen(  # noqa: S603 - our own command
         command, env=environment, stdout=subprocess.DEVNULL
     )
+    NODES.append(started.pid)
     atexit.register(started.kill)
     deadline = time.monotonic() + START_SECONDS_MAX
     while not port_file.exists():
@@ -158,57 +161,8 @@ def session_on(cores: int) -> SparkSession:
     return session("headrace benchmark", master=wanted, settings={"spark.log.level": "ERROR"})
 
 
-class Road:
-    """A road in a process of its own; see `benchmarks._spark_road`."""
-
-    def __init__(self, road: str, url: str, path: str, *, cores: int = 1) -> None:
-        """Start it; it ends with this process or `close`."""
-        command = [sys.executable, "-m", "benchmarks._spark_road", road, url, path, str(cores)]
-        environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
-        self._process = subprocess.Popen(  # noqa: S603 - our own command
-            command,
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-        )
-        atexit.register(self.close)
-        self._answer()
-
-    def __call__(self) -> float:
-        """Go it once; the seconds it took."""
-        return self._say("go")
-
-    def cost(self) -> float:
-        """CPU seconds of going it once, over all processes of it."""
-        self._say("tidy")
-        before = tree_cpu_seconds(self._process.pid)
-        self()
-        return tree_cpu_seconds(self._process.pid) - before
-
-    def close(self) -> None:
-        """End it, and its JVM with it."""
-        if self._process.poll() is None:
-            assert self._process.stdin is not None
-            self._process.stdin.close()
-            self._process.wait(START_SECONDS_MAX)
-
-    def _say(self, word: str) -> float:
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{word}\n")
-        self._process.stdin.flush()
-        return self._answer()
-
-    def _answer(self) -> float:
-        assert self._process.stdout is not None
-        if not (line := self._process.stdout.readline()):
-            raise Skip(f"a road ended with {self._process.wait()}")
-        return float(line)
-
-
-def tree_cpu_seconds(root: int) -> float:
-    """CPU seconds of a process and everything below it."""
+def tree_cpu_seconds(*without: int) -> float:
+    """CPU seconds of this process and everything below it, but for some processes."""
     times: dict[int, float] = {}
     parents: dict[int, int] = {}
     for path in Path("/proc").iterdir():
@@ -223,10 +177,18 @@ def tree_cpu_seconds(root: int) -> float:
     total = 0.0
     for pid, seconds in times.items():
         above = pid
-        while above in parents and above != root:
+        while above in parents and above != os.getpid() and above not in without:
             above = parents[above]
-        total += seconds if above == root else 0.0
+        total += seconds if above == os.getpid() else 0.0
     return total
+
+
+def tree_cost(call: Callable[[], object]) -> float:
+    """CPU seconds of one call, over all processes but the nodes'."""
+    tidy()
+    before = tree_cpu_seconds(*NODES)
+    call()
+    return tree_cpu_seconds(*NODES) - before
 
 
 def own_cost(call: Callable[[], object]) -> float:
@@ -237,26 +199,22 @@ def own_cost(call: Callable[[], object]) -> float:
     return time.process_time() - before
 
 
-def compared(run: Run, subject: Callable[[], float], baseline: Callable[[], float]) -> Value:
-    """How cheap the subject is as a multiple of the baseline, in turns; each call tells its CPU."""
+def compared(
+    run: Run,
+    subject: Callable[[], object],
+    baseline: Callable[[], object],
+    cost: Callable[[Callable[[], object]], float] = tree_cost,
+) -> Value:
+    """How cheap the subject is as a multiple of the baseline, by CPU, in turns."""
     rounds = 1 if run.quick else ROUNDS
     for _ in range(1 if run.quick else WARM_ROUNDS):
         subject()
         baseline()
-    costs: dict[Callable[[], float], list[float]] = {subject: [], baseline: []}
+    costs: dict[Callable[[], object], list[float]] = {subject: [], baseline: []}
     for number in range(rounds):
         for side in costs if number % 2 == 0 else reversed(costs):
-            costs[side].append(side())
+            costs[side].append(cost(side))
     return Value(min(costs[baseline]) / max(min(costs[subject]), 1 / TICKS), rounds)
-
-
-def compared_roads(run: Run, subject: Road, baseline: Road) -> Value:
-    """The same of two roads, which end with it."""
-    try:
-        return compared(run, subject.cost, baseline.cost)
-    finally:
-        subject.close()
-        baseline.close()
 
 
 # -- the roads -------------------------------------------------------------------------------------
@@ -267,14 +225,12 @@ def row_path(spark: SparkSession, factory: ClientFactory) -> DataFrame:
     return spark.read.format("dcp").option("url", factory.url).option("partitions", "2").load()
 
 
-def same_rows(factory: ClientFactory, count: int) -> str:
+def same_rows(spark: SparkSession, factory: ClientFactory, count: int) -> str:
     """Where the rows of a node stand as Parquet, written once."""
-    path = str(scratch() / f"same-{count}.parquet")
-    if not Path(path).exists():
-        writer = Road("rowpath", factory.url, path)
-        writer()
-        writer.close()
-    return path
+    path = scratch() / f"same-{count}.parquet"
+    if not path.exists():
+        row_path(spark, factory).write.parquet(str(path))
+    return str(path)
 
 
 def to_nowhere(frame: DataFrame) -> None:
@@ -320,8 +276,13 @@ def consume(factory: ClientFactory) -> int:
 
 def _row_path_against_parquet(run: Run, documents: int) -> Value:
     factory, count = filled(run, documents)
-    path = same_rows(factory, count)
-    return compared_roads(run, Road("rows", factory.url, path), Road("parquet", factory.url, path))
+    spark = session_on(1)
+    path = same_rows(spark, factory, count)
+    return compared(
+        run,
+        lambda: to_nowhere(row_path(spark, factory)),
+        lambda: to_nowhere(spark.read.parquet(path)),
+    )
 
 
 @figure("spark.rowpath_vs_parquet_read", unit="ratio", goal=0.8, better="higher")
@@ -338,9 +299,12 @@ def row_path_against_parquet_1m(run: Run) -> Value:
 
 def _landing_against_row_path(run: Run, documents: int) -> Value:
     factory, _ = filled(run, documents)
+    spark = session_on(1)
     path = str(scratch() / "written.parquet")
-    return compared_roads(
-        run, Road("landing", factory.url, path), Road("rowpath", factory.url, path)
+    return compared(
+        run,
+        lambda: land(factory, spark),
+        lambda: row_path(spark, factory).write.mode("overwrite").parquet(path),
     )
 
 
@@ -360,22 +324,26 @@ def landing_against_row_path_1m(run: Run) -> Value:
 def landing_against_consumer(run: Run) -> Value:
     """Landing without Spark, against the client alone."""
     factory, _ = filled(run)
-    return compared(
-        run, lambda: own_cost(lambda: land(factory)), lambda: own_cost(lambda: consume(factory))
-    )
+    return compared(run, lambda: land(factory), lambda: consume(factory), own_cost)
 
 
 @functools.cache
 def _rate(run: Run, cores: int, road: str) -> float:
     """Rows per second of a road, the second time it is gone."""
     factory, count = filled(run)
-    path = same_rows(factory, count) if road == "parquet" else str(scratch() / "written.parquet")
-    gone = Road(road, factory.url, path, cores=cores)
-    try:
-        gone()
-        return count / gone()
-    finally:
-        gone.close()
+    spark = session_on(cores)
+    written = str(scratch() / "written.parquet")
+    roads: dict[str, Callable[[], object]] = {
+        "landing": lambda: land(factory, spark),
+        "rowpath": lambda: row_path(spark, factory).write.mode("overwrite").parquet(written),
+        "rows": lambda: to_nowhere(row_path(spark, factory)),
+        "parquet": lambda: to_nowhere(spark.read.parquet(same_rows(spark, factory, count))),
+    }
+    roads[road]()
+    tidy()
+    began = time.perf_counter()
+    roads[road]()
+    return count / (time.perf_counter() - began)
 
 
 def _megabytes(rows: float) -> Value:
