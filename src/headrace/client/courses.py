@@ -247,6 +247,11 @@ class Courses:
         self, event: e.Event, connection: ConsumerConnection, *, now: float
     ) -> Rollback | None:
         """Follow one event of a connection; a Rollback must reach the application."""
+        if type(event) is e.SnapshotStarted:  # most of them are
+            course = self.by_vbucket.get(event.vbucket)
+            if course is not None:
+                course.snapshot = event
+            return None
         take = self._TAKE.get(type(event))
         if take is None:
             return None
@@ -373,13 +378,6 @@ class Courses:
             token=event.token,
         )
 
-    def _started(
-        self, course: Course, event: e.Event, connection: ConsumerConnection, now: float
-    ) -> None:
-        del connection, now
-        assert isinstance(event, e.SnapshotStarted)
-        course.snapshot = event
-
     def _ended(
         self, course: Course, event: e.Event, connection: ConsumerConnection, now: float
     ) -> None:
@@ -427,7 +425,6 @@ class Courses:
     _TAKE: Final = {
         e.StreamOpened: _opened,
         e.RolledBack: _rolled_back,
-        e.SnapshotStarted: _started,
         e.StreamEnded: _ended,
         e.NotMyVBucket: _not_here,
         e.StreamRefused: _refused,

@@ -228,12 +228,15 @@ class ConsumerStream:
         self.state = after
         return Step(kind, after, completed)
 
-    def announce(self, start: Seqno, end: Seqno, flags: int, purge_seqno: Seqno | None) -> None:
-        """Take a marker with a range, as `receive` does."""
+    def announce(
+        self, start: Seqno, end: Seqno, flags: int, purge_seqno: Seqno | None
+    ) -> SnapshotRange:
+        """Take a marker with a range, as `receive` does; the range."""
         before, self.state = self.state, State.BROKEN
         after = self._after(before, Kind.MARKER, "SnapshotMarker")
-        self._mark(start, end, flags, purge_seqno)
+        snapshot = self._mark(start, end, flags, purge_seqno)
         self.state = after
+        return snapshot
 
     def advance(self, first_seqno: Seqno, last_seqno: Seqno) -> Step:
         """Take a run of items that came after the newest marker, as if one by one.
@@ -329,7 +332,9 @@ class ConsumerStream:
         self._mark(Seqno(start), Seqno(end), message.flags or 0, purge)
         return False
 
-    def _mark(self, start: Seqno, end: Seqno, flags: int, purge_seqno: Seqno | None) -> None:
+    def _mark(
+        self, start: Seqno, end: Seqno, flags: int, purge_seqno: Seqno | None
+    ) -> SnapshotRange:
         if start > end:
             raise RemoteProtocolError(f"SnapshotMarker from {start} to {end}")
         if end <= self._last:
@@ -337,7 +342,9 @@ class ConsumerStream:
                 f"SnapshotMarker {start}..{end} lies below the last seqno {self._last}",
                 status=Status.ERANGE,
             )
-        self._range, self._flags, self._purge = SnapshotRange(start, end), flags, purge_seqno
+        snapshot = SnapshotRange(start, end)
+        self._range, self._flags, self._purge = snapshot, flags, purge_seqno
+        return snapshot
 
     def _take_empty_marker(self, before: State, message: Request) -> bool:
         """A draft's snapshot before it is whole now."""
