@@ -306,9 +306,7 @@ def _joined(parts: list[_Part]) -> list[Ready]:
             spans.append((part.start, part.stop))
             groups.append([part])
         stop = part.stop
-    if len(spans) == 1:
-        return [_ready(batch, spans, parts)]
-    if len(spans) > SLICES_MAX:
+    if len(spans) == 1 or len(spans) > SLICES_MAX:
         return [_ready(batch, spans, parts)]
     return [_ready(batch, [span], group) for span, group in zip(spans, groups, strict=True)]
 
