@@ -20,7 +20,7 @@ from headrace.node.stream import Stream
 from headrace.node.takeover import Takeover
 from headrace.protocol import decision
 from headrace.protocol import events as e
-from headrace.protocol.stream import ConsumerStream, Kind
+from headrace.protocol.stream import ConsumerStream
 from headrace.store.opening import Opening
 from headrace.store.replica import Received
 from headrace.store.vbucket import VBucket
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
-    from headrace.protocol.stream import State
+    from headrace.history import Seqno, SnapshotRange
     from headrace.wire import messages as m
-    from headrace.wire.message import Message, Request
+    from headrace.wire.message import Message
     from headrace.wire.opcodes import StreamEndReason
 
 
@@ -52,7 +52,7 @@ def instead(owner: object, name: str, made: object) -> Callable[[], AbstractCont
 
 
 _TRUE_MARKER = ReplicaStream._marker
-_TRUE_TAKE_MARKER = ConsumerStream._take_marker
+_TRUE_MARK = ConsumerStream._mark
 _TRUE_LOST = Stream._lost
 _TRUE_OPENED = Courses._opened
 
@@ -63,12 +63,13 @@ def _acknowledge_early(self: ReplicaStream, message: m.SnapshotMarker) -> list[M
     return [*answers, *self.applied()]
 
 
-def _move_by_marker(self: ConsumerStream, before: State, message: Request) -> bool:
-    found = _TRUE_TAKE_MARKER(self, before, message)
-    marker = self._range
-    if marker is not None and self.token.is_boundary and marker.start > self.token.seqno:
+def _move_by_marker(
+    self: ConsumerStream, start: Seqno, end: Seqno, flags: int, purge_seqno: Seqno | None
+) -> SnapshotRange:
+    marker = _TRUE_MARK(self, start, end, flags, purge_seqno)
+    if self.token.is_boundary and marker.start > self.token.seqno:
         self.token = replace(self.token, seqno=marker.end, snapshot=marker)
-    return found
+    return marker
 
 
 def _open_in_silence(self: Courses, *happened: Any) -> None:  # noqa: ANN401 - what a table passes
@@ -132,7 +133,7 @@ BUGS: dict[str, Bug] = {
     ),
     "token-by-marker": Bug(
         "a resume token moves with a marker, before any item of it came",
-        lambda: mock.patch.dict(ConsumerStream._TAKE, {Kind.MARKER: _move_by_marker}),
+        instead(ConsumerStream, "_mark", _move_by_marker),
     ),
     "purge-ignored": Bug(
         "a consumer behind the purge seqno is let go on: it never hears of purged deletions",
