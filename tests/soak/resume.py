@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.client.bucket import connect
 from headrace.client.tokens import TokenSet
 from headrace.client.writer import Document
+from headrace.columns.scan import warm
 from headrace.errors import ConnectionLost, HeadraceError
 from headrace.wire import kv
 from headrace.wire.message import ErrorReply
@@ -504,6 +505,8 @@ def main() -> int:
     options = parser.parse_args()
     seed = int.from_bytes(os.urandom(4)) if options.seed is None else options.seed
     say(f"resume: seed {seed}; again with --seed {seed}")
+    # To compile what scans takes longer than a stall may, if several campaigns do it at once.
+    warm()
     summaries: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory(prefix="headrace-resume-") as name:
         for harm in options.harm or [one.value for one in Harm]:

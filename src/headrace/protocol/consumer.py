@@ -238,7 +238,7 @@ class ConsumerConnection:
             return None
         if talk.plan.vbucket != vbucket:
             self._broken = RemoteProtocolError(
-                f"items of vbucket {vbucket} with the opaque of the stream of vbucket "
+                f"a message of vbucket {vbucket} with the opaque of the stream of vbucket "
                 f"{talk.plan.vbucket}"
             )
             raise self._broken
