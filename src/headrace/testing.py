@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -157,7 +157,7 @@ class RunningNode:
 
 
 def _soon(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
-    if not loop.is_closed():
+    with suppress(RuntimeError):  # the loop closed meanwhile: it has stopped by itself
         loop.call_soon_threadsafe(function)
 
 

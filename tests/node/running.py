@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from headrace.node.config import BucketConfig, NodeConfig
@@ -72,8 +72,9 @@ def running(config: NodeConfig) -> Iterator[RunningNode]:
         if started:
             yield started[0]
     finally:
-        if stop and thread.is_alive():
-            stop[0]()
+        if stop:
+            with suppress(RuntimeError):  # the loop closed meanwhile: the node has failed
+                stop[0]()
         thread.join(START_SECONDS)
     if failed:
         raise failed[0]

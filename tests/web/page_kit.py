@@ -6,7 +6,7 @@ import asyncio
 import http.client
 import json
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -185,8 +185,9 @@ def running_page(
             raise failed[0]
         yield made[0]
     finally:
-        if made and not made[0].loop.is_closed():
-            made[0].loop.call_soon_threadsafe(ends[0].set)
+        if made:
+            with suppress(RuntimeError):  # the loop closed meanwhile: the node has failed
+                made[0].loop.call_soon_threadsafe(ends[0].set)
         thread.join(START_SECONDS)
     assert not thread.is_alive(), "the node does not stop"
     if failed:

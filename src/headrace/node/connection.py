@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from headrace.errors import RemoteProtocolError
@@ -216,7 +217,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def call_soon(self, function: Callable[[], None]) -> None:
         """Call on the event loop's thread; may be asked from any thread."""
-        if not self._loop.is_closed():
+        with suppress(RuntimeError):  # the loop closed meanwhile: nobody waits
             self._loop.call_soon_threadsafe(function)
 
     def call_later(self, seconds: float, function: Callable[[], None]) -> Timer:
