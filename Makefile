@@ -151,7 +151,7 @@ clean: ## remove everything that was built, the environment too
 # A shell loop and not a make variable: it runs only when an environment has to be built.
 define find_python
 found=""; \
-for candidate in $(PYTHON) python3.13 python3.12 python3.11 python3 python; do \
+for candidate in $(PYTHON) python3.14 python3.13 python3.12 python3.11 python3 python; do \
 	if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
 		found="$$candidate"; break; \
 	fi; \
